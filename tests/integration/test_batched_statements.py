@@ -56,7 +56,7 @@ def test_what_was_written_is_undone_with_the_transaction(deployment: Deployment)
     assert not deployment.one("SELECT paused FROM lanes WHERE user_id = :id", id=user)["paused"]
 
 
-def test_an_error_is_sqlalchemys_and_tells_its_kind(deployment: Deployment) -> None:
+def test_an_error_is_raised_as_the_matching_sqlalchemy_error(deployment: Deployment) -> None:
     with pytest.raises(DataError) as caught:
         deployment.dispatcher.atomically(lambda tx: execute_batch(tx, Call("read_lane", NOBODY)))
 

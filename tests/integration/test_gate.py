@@ -160,7 +160,7 @@ def test_waiting_makes_a_task_more_urgent_but_never_critical(deployment: Deploym
     assert second.claim.task_id == old
 
 
-def test_two_tasks_of_one_project_take_turns(deployment: Deployment) -> None:
+def test_two_tasks_of_one_project_run_one_after_the_other(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     first = deployment.task(user, project_id="website")
@@ -227,7 +227,9 @@ def test_hours_are_promised_one_task_after_the_other(deployment: Deployment) -> 
     assert deployment.lane(user)["reserved_seconds"] == 3000
 
 
-def test_a_task_too_long_for_the_rest_lets_a_shorter_one_pass(deployment: Deployment) -> None:
+def test_a_shorter_task_passes_one_that_is_too_long_for_the_hours_left(
+    deployment: Deployment,
+) -> None:
     user = deployment.user(monthly_agent_hours_limit=1)
     deployment.agent()
     deployment.task(user, timeout_seconds=2 * HOUR)
@@ -283,7 +285,7 @@ def test_two_hundred_blocked_lanes_do_not_hold_up_the_rest(deployment: Deploymen
     assert parked == 200
 
 
-def test_a_parked_lane_is_looked_at_again_when_it_changes(deployment: Deployment) -> None:
+def test_a_skipped_lane_is_considered_again_when_it_changes(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     deployment.task(user, required_capabilities=["nobody"])

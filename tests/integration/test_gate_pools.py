@@ -67,7 +67,7 @@ def test_a_pool_leaves_a_type_to_the_workers_that_know_it(deployment: Deployment
     assert taken(deployment, "films") == {film}
 
 
-def test_a_type_that_nobody_knows_may_go_anywhere(deployment: Deployment) -> None:
+def test_a_type_without_handler_may_be_claimed_by_any_pool(deployment: Deployment) -> None:
     deployment.agent(types=["echo"])
     user = deployment.user()
     task = deployment.task(user, type="film")
@@ -129,7 +129,7 @@ def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_fell_silent(
     assert taken(deployment, POOL) == {film}
 
 
-def test_whoever_runs_a_task_itself_is_asked_for_no_handler(deployment: Deployment) -> None:
+def test_a_caller_that_runs_a_task_itself_needs_no_handler(deployment: Deployment) -> None:
     deployment.agent(agent_id="studio", pool="films", types=["film"])
     user = deployment.user()
     film = deployment.task(user, type="film")

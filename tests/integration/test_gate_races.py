@@ -294,7 +294,7 @@ WORKERS = "SELECT id, status, budget_remaining_usd FROM agents ORDER BY id"
     ],
     ids=["drained", "gone", "silent", "richer"],
 )
-def test_a_pass_under_way_sets_nobody_aside_for_what_workers_could_do_before(
+def test_a_running_pass_skips_no_lane_for_what_old_workers_could_do(
     deployment: Deployment,
     connect: Callable[..., Db],
     wanted: dict[str, Any],

@@ -99,7 +99,9 @@ def test_one_instant_is_shielded_and_the_next_transaction_is_not(
     assert [levels(), levels()] == [("repeatable read", "read committed")] * 2
 
 
-def test_an_instant_stands_still(connect: Callable[..., Db], deployment: Deployment) -> None:
+def test_all_statements_of_one_instant_share_a_snapshot(
+    connect: Callable[..., Db], deployment: Deployment
+) -> None:
     deployment.task(deployment.user(), title="before")
 
     def work(tx: Connection) -> list[object]:
@@ -141,7 +143,7 @@ def test_what_must_stand_alone_can(connect: Callable[..., Db]) -> None:
         assert _status(tx) == TRANSACTION_STATUS_INTRANS
 
 
-def test_what_is_brought_along_comes_before_the_next_statement(link: LazyBeginConnection) -> None:
+def test_prepended_sql_runs_before_the_next_statement(link: LazyBeginConnection) -> None:
     link.prepend(b"SELECT set_config('overnight.test', '100 %', true)")
     with link.cursor() as cursor:
         cursor.execute("SELECT current_setting('overnight.test'), %s", ("x",))
@@ -153,7 +155,7 @@ def test_what_is_brought_along_comes_before_the_next_statement(link: LazyBeginCo
     assert seen == [("100 %", "x"), ("100 %",)]
 
 
-def test_what_nobody_took_along_is_forgotten_with_the_transaction(
+def test_prepended_sql_is_dropped_when_the_transaction_ends(
     link: LazyBeginConnection,
 ) -> None:
     link.prepend(b"SELECT set_config('overnight.test', 'forgotten', true)")
@@ -166,9 +168,7 @@ def test_what_nobody_took_along_is_forgotten_with_the_transaction(
 
 
 @pytest.mark.parametrize("trust", [0.0, 60.0], ids=["asked for life", "trusted"])
-def test_a_transaction_of_one_trip_counts(
-    database_url: str, deployment: Deployment, trust: float
-) -> None:
+def test_a_batch_is_committed(database_url: str, deployment: Deployment, trust: float) -> None:
     user = deployment.user()
     db = Db.connect(
         database_url, role="overnight_owner", pool_size=1, timeouts=Timeouts(trust=trust)
@@ -182,7 +182,7 @@ def test_a_transaction_of_one_trip_counts(
     assert paused == [True, False, True]
 
 
-def test_a_transaction_of_one_trip_is_undone_as_a_whole(deployment: Deployment) -> None:
+def test_a_failed_batch_is_rolled_back_as_a_whole(deployment: Deployment) -> None:
     user = deployment.user()
     pause = Call("pause_lane", {"user_id": user, "paused": True})
 

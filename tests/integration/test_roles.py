@@ -110,7 +110,7 @@ REWRITES = (
 )
 
 
-def test_the_door_cannot_rewrite_what_happened(deployment: Deployment, app_db: Db) -> None:
+def test_the_api_role_cannot_change_history(deployment: Deployment, app_db: Db) -> None:
     deployment.agent()
     deployment.settle(deployment.running(deployment.user()), Returned())
     before = _history(deployment)
@@ -136,7 +136,7 @@ def test_a_dispatcher_makes_no_users(db: Db) -> None:
         create_user(db, name="eve", plan=PlanTier.ENTERPRISE)
 
 
-def test_the_door_offers_no_slots(app_db: Db) -> None:
+def test_the_api_role_cannot_register_workers(app_db: Db) -> None:
     with _refused():
         join(app_db, WorkerCard(AGENT, "default", (), 100))
 

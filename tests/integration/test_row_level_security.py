@@ -22,7 +22,7 @@ from tests.support.deployment import CLAIM_SETTINGS, Deployment
 # Tables that hold nothing of any one user; every other one must have a wall.
 OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "type_durations", "pools", "sweeps"}
 
-UNWALLED = """
+UNPROTECTED = """
     SELECT c.relname AS name
       FROM pg_class c
      WHERE c.relnamespace = 'public'::regnamespace
@@ -38,12 +38,12 @@ UNWALLED = """
 """
 
 
-def unwalled(deployment: Deployment) -> list[str]:
+def unprotected(deployment: Deployment) -> list[str]:
     """Return the tables through which one user could see another's rows."""
-    return [row["name"] for row in deployment.rows(UNWALLED, open=sorted(OPEN_TO_ALL))]
+    return [row["name"] for row in deployment.rows(UNPROTECTED, open=sorted(OPEN_TO_ALL))]
 
 
-def walled(deployment: Deployment) -> list[str]:
+def protected(deployment: Deployment) -> list[str]:
     """Return the tables that have a wall."""
     sql = "SELECT relname AS name FROM pg_class WHERE relforcerowsecurity ORDER BY 1"
     return [row["name"] for row in deployment.rows(sql)]
@@ -57,19 +57,21 @@ def front(postgres: EmbeddedPostgres, database_url: str) -> Iterator[Db]:
     db.close()
 
 
-def test_every_table_of_users_has_a_wall(deployment: Deployment) -> None:
-    assert unwalled(deployment) == [], "add a policy in 16_row_level_security.sql, or OPEN_TO_ALL"
+def test_every_table_with_user_rows_has_row_level_security(deployment: Deployment) -> None:
+    assert unprotected(deployment) == [], (
+        "add a policy in 16_row_level_security.sql, or OPEN_TO_ALL"
+    )
 
 
-def test_a_new_table_without_a_wall_is_noticed(deployment: Deployment) -> None:
+def test_a_new_table_without_row_level_security_is_reported(deployment: Deployment) -> None:
     deployment.run("CREATE TABLE diaries (user_id uuid, secret text)")
-    assert unwalled(deployment) == ["diaries"]
+    assert unprotected(deployment) == ["diaries"]
 
     # Enabled but not forced, or forced without a policy for the API, is no wall.
     deployment.run("ALTER TABLE diaries ENABLE ROW LEVEL SECURITY")
-    assert unwalled(deployment) == ["diaries"]
+    assert unprotected(deployment) == ["diaries"]
     deployment.run("ALTER TABLE diaries FORCE ROW LEVEL SECURITY")
-    assert unwalled(deployment) == ["diaries"]
+    assert unprotected(deployment) == ["diaries"]
 
 
 def _live(deployment: Deployment) -> UserId:
@@ -126,11 +128,11 @@ def _rows(db: Db, table: str) -> list[str]:
     )
 
 
-def test_nobody_finds_or_changes_anything_of_a_neighbour(
+def test_a_user_can_neither_read_nor_change_rows_of_another(
     deployment: Deployment, front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, theirs = neighbours
-    for table in walled(deployment):
+    for table in protected(deployment):
         before = deployment.rows(f"SELECT t::text AS row FROM {table} t ORDER BY 1")
         everything = [row["row"] for row in before]
         of_each = [_rows(front.acting_for(ActingUser(user)), table) for user in (mine, theirs)]
@@ -165,7 +167,7 @@ def _touched(db: Db, table: str, deployment: Deployment) -> int:
         return 0
 
 
-def test_nobody_writes_in_a_neighbours_name(
+def test_a_user_cannot_insert_rows_for_another(
     front: Db, deployment: Deployment, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, theirs = neighbours
@@ -207,7 +209,7 @@ def test_many_requests_on_few_connections_never_mix(
         assert all(crowd.map(seen, range(200)))
 
 
-def test_a_forecast_looks_over_the_walls_and_changes_nothing(
+def test_the_reader_role_reads_all_rows_and_changes_none(
     deployment: Deployment, front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
     mine, _ = neighbours
@@ -274,7 +276,7 @@ def test_views_show_no_more_than_their_reader_may_see(
             assert seen == [user], view
 
 
-def test_functions_with_the_owners_eyes_look_nowhere_else(deployment: Deployment) -> None:
+def test_security_definer_functions_have_a_fixed_search_path(deployment: Deployment) -> None:
     """A function that ran with its caller's search path could be lent the owner's rights."""
     sql = (
         "SELECT proname AS name FROM pg_proc"
@@ -285,7 +287,9 @@ def test_functions_with_the_owners_eyes_look_nowhere_else(deployment: Deployment
     assert deployment.rows(sql) == []
 
 
-def test_walls_cost_those_who_serve_the_deployment_nothing(connect: Callable[..., Db]) -> None:
+def test_row_level_security_does_not_change_plans_of_other_roles(
+    connect: Callable[..., Db],
+) -> None:
     """The plan of a claim knows nothing of walls: a policy that is true is planned away."""
     sql = text("EXPLAIN (VERBOSE) SELECT * FROM tasks WHERE user_id = gen_random_uuid()")
     dispatcher, front = connect(role=DISPATCHER), connect(role=APP)

@@ -102,7 +102,9 @@ def test_an_upgrade_is_harmless_when_repeated(deployment: Deployment, database_u
     assert deployment.state(task_id) == "ready"
 
 
-def test_two_upgrades_at_once_take_turns(empty_url: str, database_url: str) -> None:
+def test_two_simultaneous_upgrades_run_one_after_the_other(
+    empty_url: str, database_url: str
+) -> None:
     order = "import sys; from overnight_server.store import migrate; migrate.upgrade(sys.argv[1])"
     watcher = create_engine(driver_url(empty_url), poolclass=NullPool, isolation_level="AUTOCOMMIT")
     waiting = text(
@@ -145,14 +147,14 @@ def test_the_application_needs_no_superuser_to_migrate(empty_url: str) -> None:
 
 
 @pytest.mark.parametrize("role", [APP, DISPATCHER])
-def test_each_role_can_see_where_the_schema_stands(connect: Callable[..., Db], role: str) -> None:
+def test_each_role_can_read_the_schema_revision(connect: Callable[..., Db], role: str) -> None:
     with connect(role=role).engine.begin() as tx:
         revision = tx.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
 
     assert revision == migrate.head()
 
 
-def test_an_empty_database_stands_nowhere_and_a_migrated_one_at_the_head(empty_url: str) -> None:
+def test_an_empty_database_has_no_revision_and_a_migrated_one_the_newest(empty_url: str) -> None:
     nowhere = migrate.current(empty_url)
     migrate.upgrade(empty_url)
 

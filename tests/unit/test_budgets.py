@@ -43,7 +43,7 @@ def test_a_used_up_budget_pays_for_nothing_not_even_for_what_is_free() -> None:
 
 
 @given(st.decimals(0, 5, places=2), st.builds(RemainingBudgets, amounts, amounts, amounts, amounts))
-def test_nobody_is_short_exactly_if_the_tightest_budget_can_pay(
+def test_no_shortage_exactly_if_the_smallest_budget_can_pay(
     estimate: Decimal, purse: RemainingBudgets
 ) -> None:
     tightest = purse.least
@@ -66,7 +66,7 @@ def test_a_run_is_thought_to_cost_its_estimate_within_its_ceiling(
     assert next_cost(money(estimated), money(ceiling), Decimal(spent)) == expected
 
 
-def test_a_rule_is_told_once_but_buries_ever_after() -> None:
+def test_an_escalation_applies_once_but_a_dead_letter_always() -> None:
     telling = RetryPolicy(escalate_after=2)
     burying = RetryPolicy(escalate_after=2, escalate=Escalation.DEAD_LETTER)
 

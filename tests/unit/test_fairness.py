@@ -66,7 +66,7 @@ def test_an_even_hand_is_even_whatever_is_asked_for() -> None:
     assert [receipt.service for receipt in found] == [1, 1]
 
 
-def test_nobody_is_owed_more_than_locks_and_plan_let_through() -> None:
+def test_demand_is_limited_by_locks_and_plan() -> None:
     queue = [TaskInterval("ada", 0, None, None, locks=("red",)) for _ in range(9)]
     runs = [
         TaskInterval("ada", 0, 0, 100, locks=("red",)),
@@ -120,7 +120,7 @@ def test_jains_index(values: list[float], index: float | None) -> None:
 
 
 @given(st.dictionaries(st.text(max_size=3), st.integers(0, 50), max_size=8), st.integers(0, 100))
-def test_even_shares_give_out_all_they_can_and_nobody_more_than_asked(
+def test_even_shares_use_all_slots_and_exceed_no_demand(
     demands: dict[str, int], slots: int
 ) -> None:
     shares = even_shares(demands, slots)

@@ -80,7 +80,7 @@ def test_a_clean_up_runs_behind_a_chain_that_was_cancelled() -> None:
     ]
 
 
-def test_an_edge_that_continues_lets_its_child_go_on() -> None:
+def test_an_unmet_edge_with_continue_counts_as_met() -> None:
     links = [GraphEdge(0, 2, on_unmet=OnUnmet.CONTINUE), GraphEdge(1, 2)]
 
     assert predict_ends([DEAD, COMPLETED, COMPLETED], links)[2] == DONE
@@ -89,7 +89,7 @@ def test_an_edge_that_continues_lets_its_child_go_on() -> None:
     )
 
 
-def test_one_edge_in_vain_outweighs_all_that_are_met() -> None:
+def test_one_unmet_edge_cancels_the_child_whatever_the_others_are() -> None:
     links = [GraphEdge(0, 2, Condition.FAILURE), GraphEdge(1, 2)]
 
     assert (

@@ -148,7 +148,7 @@ def test_an_alias_means_what_its_document_meant(alias: str, states: set[str]) ->
     assert states_of(alias) == states
 
 
-def test_no_alias_hides_a_word_of_our_own() -> None:
+def test_no_alias_equals_a_state_or_status() -> None:
     assert not ALIASES.keys() & (set(State) | set(Status))
 
 
@@ -158,13 +158,13 @@ def test_a_state_that_is_no_status_means_itself(state: State) -> None:
 
 
 @pytest.mark.parametrize("word", ["", "PENDING", "done", "pending "])
-def test_an_unknown_word_is_refused(word: str) -> None:
+def test_an_unknown_state_name_is_refused(word: str) -> None:
     with pytest.raises(ValueError, match="is not a valid State"):
         states_of(word)
 
 
 @pytest.mark.parametrize("event", list(Event))
-def test_sql_hears_the_very_states_of_the_table(event: Event) -> None:
+def test_sources_are_the_states_of_the_move(event: Event) -> None:
     assert sources(event) == sorted(state.value for state in MOVES[event].sources)
     assert target(event) == MOVES[event].target.value
 

@@ -27,12 +27,12 @@ SCORES = range(101)
 
 
 @pytest.mark.parametrize(("word", "stored"), [(1, 5), (2, 20), (3, 50), (4, 70)])
-def test_a_word_of_the_wire_has_its_score(word: int, stored: int) -> None:
+def test_each_api_priority_has_its_score(word: int, stored: int) -> None:
     assert score(word) == stored
 
 
 @pytest.mark.parametrize("word", sorted(SCORE_OF))
-def test_a_word_comes_back_as_itself(word: int) -> None:
+def test_a_priority_survives_storing(word: int) -> None:
     assert priority_of(score(word)) == word
 
 
@@ -41,7 +41,7 @@ def test_both_defaults_are_the_same_priority() -> None:
 
 
 @pytest.mark.parametrize("word", [0, 5, -1])
-def test_there_is_no_other_word(word: int) -> None:
+def test_other_priorities_are_refused(word: int) -> None:
     with pytest.raises(KeyError):
         score(word)
 
@@ -63,7 +63,7 @@ def test_a_band_reaches_from_end_to_end(first: int, last: int, name: str, word: 
     assert {priority_of(stored) for stored in band} == {word}
 
 
-def test_every_score_has_a_word_and_lower_is_never_less_urgent() -> None:
+def test_every_score_has_a_priority_in_order() -> None:
     words = [priority_of(stored) for stored in SCORES]
 
     assert all(earlier <= later for earlier, later in pairwise(words))
@@ -125,7 +125,7 @@ def test_wide_and_deep_graphs_are_weighed_quickly_and_within_bounds() -> None:
 
 
 @given(st.integers(2, 12).flatmap(lambda size: st.tuples(st.just(size), _edges(size))))
-def test_whoever_waits_weighs_less_than_what_it_waits_for(
+def test_a_child_weighs_less_than_its_parent(
     graph: tuple[int, list[tuple[int, int]]],
 ) -> None:
     size, edges = graph
@@ -165,7 +165,7 @@ def test_the_stored_order_is_that_of_any_later_moment(
     assert keys[0] - keys[1] == pytest.approx(urgencies[0] - urgencies[1], abs=1e-4)
 
 
-def test_whoever_asks_to_age_faster_goes_earlier_but_not_for_ever() -> None:
+def test_faster_ageing_goes_earlier_but_not_forever() -> None:
     rates = (0.0, 0.1, 0.5, 2.0)
     keys = [sort_key(50, boost_per_minute=rate, made_at=NOW, now=NOW) for rate in rates]
     much_later = sort_key(50, boost_per_minute=2.0, made_at=NOW + timedelta(days=90), now=NOW)

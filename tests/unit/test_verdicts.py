@@ -305,7 +305,7 @@ def test_what_was_our_fault_is_never_billed(
 
 
 @given(STANDINGS, RESULTS, CHANCES)
-def test_only_the_blameless_spend_no_attempt(
+def test_only_outcomes_without_fault_of_the_task_spend_no_attempt(
     standing: TaskHistory, result: Result, chance: float
 ) -> None:
     blameless = isinstance(result, Interrupted | Expired | Deferred)
@@ -314,7 +314,7 @@ def test_only_the_blameless_spend_no_attempt(
 
 
 @given(STANDINGS, RESULTS, CHANCES)
-def test_a_poisoned_task_is_always_buried(
+def test_a_poisoned_task_is_always_dead_lettered(
     standing: TaskHistory, result: Result, chance: float
 ) -> None:
     verdict = judge(standing, result, chance)
@@ -430,7 +430,9 @@ def test_a_second_suicide_on_the_same_worker_is_tried_elsewhere() -> None:
 
 
 @given(st.lists(st.sampled_from("abcdef"), max_size=8), st.sampled_from("abcdef"))
-def test_a_worker_killed_from_outside_accuses_nobody(earlier: list[str], last: str) -> None:
+def test_a_worker_killed_from_outside_does_not_count_towards_poison(
+    earlier: list[str], last: str
+) -> None:
     lost = [Failure(agent, "worker_lost") for agent in earlier]
     standing = TaskHistory(len(lost), max_attempts=99, retry=PLAIN, agent=last, failures=lost)
 
@@ -440,7 +442,7 @@ def test_a_worker_killed_from_outside_accuses_nobody(earlier: list[str], last: s
     assert not verdict.poison
 
 
-def test_a_task_that_fails_everywhere_is_marked_when_it_is_buried() -> None:
+def test_a_task_that_fails_on_all_workers_is_dead_lettered_as_poison() -> None:
     standing = replace(LAST_OF_THREE, failures=failures("a failed", "b failed"))
 
     verdict = judge(standing, RAISED, 0.5)

@@ -135,7 +135,7 @@ def test_a_day_that_a_zone_skipped_is_no_trouble() -> None:
 
 
 @given(WINDOWS, INSTANTS)
-def test_what_is_said_of_an_instant_hangs_together(window: Window, instant: datetime) -> None:
+def test_the_state_of_a_window_is_consistent(window: Window, instant: datetime) -> None:
     state = window_state(window, instant)
 
     assert state.opens_at < state.closes_at
@@ -158,7 +158,7 @@ def test_nights_follow_each_other_without_overlap(window: Window, instant: datet
 
 
 @given(st.sampled_from(ZONES), st.dates(date(2005, 1, 1), date(2036, 12, 31)), WALLS)
-def test_no_instant_is_earlier_than_the_wall_clock_reaches_it(
+def test_no_instant_is_before_the_wall_clock_shows_the_time(
     name: str, day: date, wall: time
 ) -> None:
     zone = ZoneInfo(name)
@@ -191,7 +191,7 @@ CHANGES = [
 @pytest.mark.parametrize(("name", "day"), CHANGES)
 @settings(max_examples=examples(20))
 @given(opens=WALLS, closes=WALLS)
-def test_each_minute_is_judged_as_one_who_watches_the_wall_would(
+def test_each_minute_of_a_clock_change_is_open_by_the_wall_clock(
     name: str, day: str, opens: time, closes: time
 ) -> None:
     if opens == closes:
@@ -222,7 +222,7 @@ def _is_night(window: Window, wall: datetime) -> bool:
     return wall.time() >= window.opens or wall.time() < window.closes
 
 
-def test_a_window_is_read_from_words() -> None:
+def test_a_window_is_parsed() -> None:
     window = parse_window("Europe/Berlin", "22:00", "06:30", "stop")
 
     assert window == Window("Europe/Berlin", time(22), time(6, 30), AtClosing.STOP)
@@ -243,7 +243,7 @@ def test_a_window_is_read_from_words() -> None:
         (("UTC", "22:00", "06:00", "panic"), "at_closing", "continue, finish, stop"),
     ],
 )
-def test_a_wrong_word_is_named_with_one_that_would_do(
+def test_a_wrong_field_is_named_with_a_legal_value(
     words: tuple[str, str, str, str], field: str, legal: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
