@@ -148,3 +148,24 @@ def test_hours_are_charged_and_given_back(deployment: Deployment) -> None:
 
     assert charged["monthly_agent_hours_used"] == 4
     assert returned["monthly_agent_hours_used"] == 2.5
+
+
+def test_fairness_prints_one_row_per_user(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.running(deployment.user(name="ada"))
+
+    shown = run("fairness", "--since", "1h")
+    document = json.loads(run("fairness", "--json").stdout)
+
+    assert shown.exit_code == 0, shown.stderr
+    assert shown.stdout.splitlines()[1].split()[:3] == ["ada", "1", "0"]
+    assert "starving      nobody" in shown.stdout
+    assert document["users"][0]["user"] == "ada"
+    assert document["starts"] == 1
+
+
+def test_fairness_of_an_idle_deployment_is_empty() -> None:
+    shown = run("fairness")
+
+    assert shown.exit_code == 0
+    assert "No user had a ready task." in shown.stderr

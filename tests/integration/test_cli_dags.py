@@ -161,7 +161,7 @@ def test_a_dry_run_queues_nothing(api_user: ApiUser) -> None:
 
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.startswith("a page: 3 of 3 will have ended by 2999-01-01")
-    assert "Nothing was queued." in shown.stderr
+    assert "Nothing was submitted." in shown.stderr
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 

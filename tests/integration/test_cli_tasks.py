@@ -66,7 +66,7 @@ def test_get_shows_the_timeout_in_force_the_deadline_and_the_estimate(service: S
 
     assert "1800 s, the limit of your plan (7200 s were requested)" in shown
     assert "2030-01-31 07:00:00Z" in shown
-    assert "$0.5000 a run" in shown
+    assert "$0.5000 per run" in shown
     assert "40 %, page 4" in shown
 
 
@@ -305,7 +305,7 @@ def test_an_address_where_no_api_answers_is_told(
 
     assert refused.exit_code == Code.FAILED
     assert f"There is no Overnight API at {service.url}{path}" in refused.stderr
-    assert "address without a path" in refused.stderr
+    assert "without a path" in refused.stderr
     assert not path or f"such as {service.url}." in refused.stderr
 
 
@@ -430,7 +430,7 @@ def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
     shown = run("limits").stdout
     for said in ("12.50 of 100", "1.50 by running tasks", "new tasks wait", "5 of 50", "(stop)"):
         assert said in shown
-    for said in ("$4.00", "$1.25 tonight", "$2.00, promises", "2026-11-17 00:00:00Z"):
+    for said in ("$4.00", "$1.25", "$2.00 after reservations", "2026-11-17 00:00:00Z"):
         assert said in shown
     assert "2 of 3" in run("queue-status").stdout
     assert "no limit" in run("queue-status").stdout

@@ -192,7 +192,7 @@ def test_a_key_can_revoke_itself(api_user: ApiUser) -> None:
 def test_the_number_of_keys_per_user_is_limited(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(keys, "MAX_KEYS", 2)
     assert api_user.ask("POST", KEYS, json={"name": "second"}).status_code == 201
 
     refused = api_user.ask("POST", KEYS, json={"name": "third"})
@@ -204,7 +204,7 @@ def test_the_number_of_keys_per_user_is_limited(
 def test_rotation_respects_the_limit_of_keys(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(keys, "MAX_KEYS", 2)
     second = api_user.ask("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate").json()["id"]
 
     third = api_user.ask("POST", f"{KEYS}/{second}/rotate")
@@ -217,7 +217,7 @@ def test_rotation_respects_the_limit_of_keys(
 def test_concurrent_creates_respect_the_limit_of_keys(
     deployment: Deployment, connect: Callable[..., Db], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keys, "MOST_KEYS", 2)
+    monkeypatch.setattr(keys, "MAX_KEYS", 2)
     user = deployment.user()
     first = issue(deployment.app, user, name="first")
     as_admin = partial(connect, role=ADMIN)
