@@ -19,7 +19,7 @@ from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.results import Lost, Raised, Returned, Suspended
 from overnight_server.explain.explain import explain
-from overnight_server.insight.budgets import budgets_of, list_approvals
+from overnight_server.insight.budgets import list_approvals
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
@@ -201,7 +201,8 @@ def test_a_graph_starts_only_what_its_budget_can_pay(deployment: Deployment) -> 
         len(deployment.claim().claims) == 1
     )  # 0.1 spent, 2 promised: no room for a third beside two
     assert deployment.lane(user)["active"] == 2
-    assert budgets_of(deployment.app, tasks[4]).shortage is not None
+    [reason] = explain(deployment.app, user, tasks[4], CLAIM_SETTINGS).reasons
+    assert reason.code == "budget"
 
 
 def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on(

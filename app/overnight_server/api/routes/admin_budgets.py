@@ -54,9 +54,9 @@ def stop_any_task(task_id: str, deps: Injected, caller: Admin) -> CancelResult:
 @router.put("/dags/{dag_id}/budget")
 def set_budget_of_dag(dag_id: str, body: BudgetSet, deps: Injected, caller: Admin) -> BudgetChanged:
     """Set what all tasks of a graph together may cost."""
-    named = parse_dag_param(dag_id)
-    budgets.set_dag_budget(deps.admin_db, named, body.usd, actor=f"user:{caller.user_id}")
-    return BudgetChanged(id=show_dag(named), budget_usd=body.usd)
+    parsed_id = parse_dag_param(dag_id)
+    budgets.set_dag_budget(deps.admin_db, parsed_id, body.usd, actor=f"user:{caller.user_id}")
+    return BudgetChanged(id=show_dag(parsed_id), budget_usd=body.usd)
 
 
 @router.put("/agents/{agent_id}/budget")

@@ -122,12 +122,12 @@ def release_stale_locks(body: StaleLocks, deps: Injected, caller: Admin) -> Stal
 @router.post("/locks/{task_id}/release")
 def release_locks(task_id: str, deps: Injected, caller: Admin) -> LockReleased:
     """End the claim that holds a task's locks: kill the run, queue the task, spend no attempt."""
-    named = parse_task_param(task_id)
-    owner = owner_of(deps.admin_db, named)
+    parsed_id = parse_task_param(task_id)
+    owner = owner_of(deps.admin_db, parsed_id)
     actor = f"user:{caller.user_id}"
     with killing(deps.settings) as kill:
-        released = release_lock(deps.admin_db, owner, named, actor=actor, kill=kill)
-    return LockReleased(task_id=show_task(named), released=list(released.keys))
+        released = release_lock(deps.admin_db, owner, parsed_id, actor=actor, kill=kill)
+    return LockReleased(task_id=show_task(parsed_id), released=list(released.keys))
 
 
 @router.get("/pauses")

@@ -57,14 +57,14 @@ def list_tasks_of_user(
     before: BeforeTask = None,
 ) -> list[TaskResponse]:
     """List the tasks of a user, newest first; the Link header leads to the next page."""
-    found = list_tasks(
+    items = list_tasks(
         deps.admin_db,
         find_user_id(deps, user),
         states=parse_status_param(status),
         limit=limit + 1,
         before=task_cursor(before),
     )
-    return paginate(request, response, found, limit, lambda task: task.id)
+    return paginate(request, response, items, limit, lambda task: task.id)
 
 
 @router.get("/task-ids")
@@ -78,22 +78,22 @@ def list_recent_task_ids(
 @router.get("/tasks/{task_id}")
 def read_any_task(task_id: str, deps: Injected, _caller: Admin) -> TaskResponse:
     """Return a task of any user."""
-    named = parse_task_param(task_id)
-    return get_task(deps.admin_db, owner_of(deps.admin_db, named), named)
+    parsed_id = parse_task_param(task_id)
+    return get_task(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id)
 
 
 @router.get("/tasks/{task_id}/explain")
 def explain_any_task(task_id: str, deps: Injected, _caller: Admin) -> Explanation:
     """Return every reason why a task of any user is not running."""
-    named, settings = parse_task_param(task_id), ClaimSettings.from_settings(deps.settings)
-    return explain(deps.admin_db, owner_of(deps.admin_db, named), named, settings)
+    parsed_id, settings = parse_task_param(task_id), ClaimSettings.from_settings(deps.settings)
+    return explain(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id, settings)
 
 
 @router.get("/tasks/{task_id}/forecast")
 def forecast_any_task(task_id: str, deps: Injected, _caller: Admin) -> Forecast:
     """Return when a task of any user is expected to start and end."""
-    named, settings = parse_task_param(task_id), ClaimSettings.from_settings(deps.settings)
-    return forecast_task(deps.admin_db, owner_of(deps.admin_db, named), named, settings)
+    parsed_id, settings = parse_task_param(task_id), ClaimSettings.from_settings(deps.settings)
+    return forecast_task(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id, settings)
 
 
 @router.get("/queue")
@@ -118,10 +118,10 @@ def list_all_dead_letters(
     before: BeforeNumber = None,
 ) -> list[UserDeadLetter]:
     """List the dead letters of all users, newest first."""
-    found = list_dead_letters(
+    items = list_dead_letters(
         deps.admin_db, resolved=resolved, before=number_cursor(before), limit=limit + 1
     )
-    return paginate(request, response, found, limit, lambda letter: letter.id)
+    return paginate(request, response, items, limit, lambda letter: letter.id)
 
 
 # Declared before the route of one dead letter, which would read "groups" as an id.
@@ -147,10 +147,10 @@ def resolve_any_dead_letter(
 
     A retry by an admin is not subject to the owner's limit on waiting tasks.
     """
-    named, actor = parse_task_param(task_id), f"user:{caller.user_id}"
+    parsed_id, actor = parse_task_param(task_id), f"user:{caller.user_id}"
     if body.resolution == "cancel":
-        dead_letters.discard(deps.admin_db, named, actor=actor, note=body.note)
+        dead_letters.discard(deps.admin_db, parsed_id, actor=actor, note=body.note)
     else:
-        dead_letters.retry(deps.admin_db, named, actor=actor, note=body.note)
-    state = get_task(deps.admin_db, owner_of(deps.admin_db, named), named).state
-    return ResolveResult(task_id=show_task(named), resolution=body.resolution, state=state)
+        dead_letters.retry(deps.admin_db, parsed_id, actor=actor, note=body.note)
+    state = get_task(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id).state
+    return ResolveResult(task_id=show_task(parsed_id), resolution=body.resolution, state=state)

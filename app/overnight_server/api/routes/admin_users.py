@@ -62,8 +62,8 @@ def list_all_users(
     before: BeforeName = None,
 ) -> list[UserDetail]:
     """List all users, sorted by name; the Link header leads to the next page."""
-    found = list_users(deps.admin_db, after=name_cursor(before), limit=limit + 1)
-    return paginate(request, response, found, limit, lambda user: encode_name_cursor(user.name))
+    items = list_users(deps.admin_db, after=name_cursor(before), limit=limit + 1)
+    return paginate(request, response, items, limit, lambda user: encode_name_cursor(user.name))
 
 
 @router.post("", status_code=201)
@@ -87,46 +87,46 @@ def read_user(user_id: str, deps: Injected, _caller: Admin) -> UserDetail:
 @router.patch("/{user_id}")
 def change_user(user_id: str, body: UserChanges, deps: Injected, caller: Admin) -> UserDetail:
     """Change a user's name, plan, limits, night budget or window, from the next claim on."""
-    named = find_user_id(deps, user_id)
+    parsed_id = find_user_id(deps, user_id)
     actor = f"user:{caller.user_id}"
     given = body.model_fields_set
     # Validated before anything is written, because each change is a transaction of its own.
     hours = None if body.window is None else parse_body_window(body.window)
-    if body.is_admin is False and named == caller.user_id:
+    if body.is_admin is False and parsed_id == caller.user_id:
         raise InvalidRequest("is_admin", "this is your own account", legal="another user")
     if body.name is not None:
         try:
-            rename_user(deps.admin_db, named, body.name, actor=actor)
+            rename_user(deps.admin_db, parsed_id, body.name, actor=actor)
         except IntegrityError:
             raise _name_taken(body.name) from None
     if body.is_admin is not None:
-        appoint_admin(deps.admin_db, named, is_admin=body.is_admin, actor=actor)
+        appoint_admin(deps.admin_db, parsed_id, is_admin=body.is_admin, actor=actor)
     if body.plan is not None:
-        change_plan(deps.admin_db, named, PlanTier(body.plan), actor=actor)
-    _override(deps, named, body, actor)
+        change_plan(deps.admin_db, parsed_id, PlanTier(body.plan), actor=actor)
+    _override(deps, parsed_id, body, actor)
     if "night_budget_usd" in given:
-        set_night_budget(deps.admin_db, named, body.night_budget_usd, actor=actor)
+        set_night_budget(deps.admin_db, parsed_id, body.night_budget_usd, actor=actor)
     if "window" in given:
-        set_window(deps.admin_db, named, hours)
-    return get_user(deps.admin_db, named)
+        set_window(deps.admin_db, parsed_id, hours)
+    return get_user(deps.admin_db, parsed_id)
 
 
 @router.post("/{user_id}/disable")
 def disable(user_id: str, deps: Injected, caller: Admin) -> UserDetail:
     """Disable a user: keys are refused and no task starts; running tasks may end."""
-    named = find_user_id(deps, user_id)
-    if named == caller.user_id:
+    parsed_id = find_user_id(deps, user_id)
+    if parsed_id == caller.user_id:
         raise InvalidRequest("user_id", "this is your own account", legal="another user")
-    disable_user(deps.admin_db, named, actor=f"user:{caller.user_id}")
-    return get_user(deps.admin_db, named)
+    disable_user(deps.admin_db, parsed_id, actor=f"user:{caller.user_id}")
+    return get_user(deps.admin_db, parsed_id)
 
 
 @router.post("/{user_id}/enable")
 def enable(user_id: str, deps: Injected, caller: Admin) -> UserDetail:
     """Enable a disabled user, with the same keys and limits as before."""
-    named = find_user_id(deps, user_id)
-    enable_user(deps.admin_db, named, actor=f"user:{caller.user_id}")
-    return get_user(deps.admin_db, named)
+    parsed_id = find_user_id(deps, user_id)
+    enable_user(deps.admin_db, parsed_id, actor=f"user:{caller.user_id}")
+    return get_user(deps.admin_db, parsed_id)
 
 
 @router.get("/{user_id}/limits")
@@ -138,9 +138,9 @@ def read_limits_of_user(user_id: str, deps: Injected, _caller: Admin) -> UserLim
 @router.post("/{user_id}/limits/reset")
 def reset_limits(user_id: str, deps: Injected, caller: Admin) -> UserLimitsDetail:
     """Remove all exceptions, so that the user has the limits of the plan again."""
-    named = find_user_id(deps, user_id)
-    restore_template(deps.admin_db, named, actor=f"user:{caller.user_id}")
-    return _limits(deps, named)
+    parsed_id = find_user_id(deps, user_id)
+    restore_template(deps.admin_db, parsed_id, actor=f"user:{caller.user_id}")
+    return _limits(deps, parsed_id)
 
 
 @router.post("/{user_id}/hours")
@@ -148,9 +148,9 @@ def adjust_hours_of_user(
     user_id: str, body: HoursAdjustment, deps: Injected, _caller: Admin
 ) -> UserLimitsDetail:
     """Charge hours to a user's current month, or give hours back if they are negative."""
-    named = find_user_id(deps, user_id)
-    adjust_hours(deps.admin_db, named, body.hours, note=body.note)
-    return _limits(deps, named)
+    parsed_id = find_user_id(deps, user_id)
+    adjust_hours(deps.admin_db, parsed_id, body.hours, note=body.note)
+    return _limits(deps, parsed_id)
 
 
 @router.get("/{user_id}/notices")

@@ -57,16 +57,3 @@ SELECT user_id FROM dags WHERE id = :dag_id;
 
 -- name: set_agent_budget
 UPDATE agents SET budget_remaining_usd = CAST(:usd AS numeric) WHERE id = :agent_id RETURNING pool;
-
--- name: view_remaining_budgets
--- What is left of every budget that a task uses, not counting what its own run has reserved.
-SELECT t.estimated_cost_usd, t.max_cost_usd, t.cost_usd,
-       t.max_cost_usd - t.cost_usd AS task_left,
-       g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left,
-       l.night_limit_usd - CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END
-           - l.night_reserved_usd AS night_left,
-       (SELECT budget_remaining_usd FROM agents WHERE id = :agent_id) AS agent_left
-  FROM tasks t
-  JOIN lanes l ON l.user_id = t.user_id
-  LEFT JOIN dags g ON g.id = t.dag_id
- WHERE t.id = :task_id;
