@@ -20,14 +20,19 @@ def wait_until(
 
 
 def wait_for_count(
-    count: Callable[[], int], wanted: int, *, what: str, patience: float = 30, pause: float = 0.01
+    count: Callable[[], int],
+    wanted: int,
+    *,
+    what: str,
+    stall_seconds: float = 30,
+    pause: float = 0.01,
 ) -> None:
-    """Look until a count is reached; give up when it has stood still for `patience` seconds."""
+    """Look until a count is reached; give up when it has not changed for `stall_seconds`."""
     seen, since = count(), time.monotonic()
     while seen < wanted:
         time.sleep(pause)
         now = count()
         if now != seen:
             seen, since = now, time.monotonic()
-        elif time.monotonic() - since > patience:
-            raise WaitTimedOut(f"{what}: stuck at {seen} of {wanted} for {patience:g} s")
+        elif time.monotonic() - since > stall_seconds:
+            raise WaitTimedOut(f"{what}: stuck at {seen} of {wanted} for {stall_seconds:g} s")
