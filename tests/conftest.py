@@ -39,7 +39,7 @@ def template(postgres: EmbeddedPostgres, as_superuser: Superuser) -> str:
     as_superuser.run(f"CREATE DATABASE {TEMPLATE} OWNER overnight")
     migrate.upgrade(postgres.url(TEMPLATE))
     postgres.cluster.prepare_logins()
-    logins.know(postgres)
+    logins.remember(postgres)
     return TEMPLATE
 
 

@@ -19,7 +19,7 @@ from benchmarks.options import Options
 from benchmarks.results import BenchmarkResult, BenchmarkResultDict, percentile
 from benchmarks.servers import BenchmarkServers, start_servers
 from tests.rules.sources import ROOT
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 KNOWN = registry.all_benchmarks()
 # The others take half a minute each, even as quick runs: `make proof` runs them.

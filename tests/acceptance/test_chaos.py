@@ -16,7 +16,7 @@ HAPPENED: Final = {
         [
             *("kill main", "kill child", "term", "freeze", "freeze worker", "freeze child"),
             *("crash postgres", "flush redis", "restart redis", "empty redis", "hang redis"),
-            *(f"{LINK}{mood}" for mood in SPOILED),
+            *(f"{LINK}{fault}" for fault in SPOILED),
             *("burst", "change plan", "revive", "repeat messages"),
             *("graphs", "poison that ran", "cancels answered cancelled"),
             *("attempts in a bundle", "billing months begun"),

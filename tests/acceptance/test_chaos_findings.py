@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.leaks import exits
 from tests.chaos.logs import complaints
 from tests.chaos.report import Report
-from tests.chaos.stage import Exit
+from tests.chaos.stack import Exit
 
 AT = "2026-11-17T02:34:05.609Z"
 UNCAUGHT = """\

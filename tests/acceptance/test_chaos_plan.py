@@ -41,7 +41,7 @@ def test_half_a_minute_spoils_the_links_of_everybody(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_commits_are_forgotten_only_where_there_are_any(seed: int) -> None:
-    forgetful = {f"{LINK}{mood}" for mood in OF_COMMITS}
+    forgetful = {f"{LINK}{fault}" for fault in OF_COMMITS}
 
     ways = [step.on for step in plan(seed, 60) if step.fault in forgetful]
 

@@ -17,7 +17,7 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.support.deployment import Deployment
 from tests.support.servers import redis_server
 from tests.support.stack import SERVICES, Stack
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 Build = Callable[..., Stack]
 

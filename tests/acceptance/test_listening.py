@@ -9,7 +9,7 @@ from overnight.models.tasks import Event
 from overnight_server.control.keys import issue
 from tests.support.deployment import Deployment
 from tests.support.stack import SERVICES, Stack
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 
 def test_an_inbox_row_becomes_a_task_and_every_event_is_streamed(

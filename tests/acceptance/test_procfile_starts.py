@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from overnight_server.local.redis import EmbeddedRedis
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 PROCFILE = dict(re.findall(r"(?m)^(\w+): (.+)$", (ROOT / "Procfile").read_text()))

@@ -16,8 +16,8 @@ from overnight_server.domain.ids import parse_task
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
 from tests.support.deployment import Deployment
-from tests.support.serving import Served, serve
-from tests.support.waiting import wait_until
+from tests.support.live_api import LiveApi, serve
+from tests.support.wait import wait_until
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "pull_agent.py"
 LEASE_SECONDS = 2
@@ -26,13 +26,13 @@ Start = Callable[[str], "subprocess.Popen[bytes]"]
 
 
 @pytest.fixture
-def served(deployment: Deployment, database_url: str) -> Iterator[Served]:
+def served(deployment: Deployment, database_url: str) -> Iterator[LiveApi]:
     with serve(deployment, database_url) as served:
         yield served
 
 
 @pytest.fixture
-def start(served: Served, tmp_path: Path) -> Iterator[Start]:
+def start(served: LiveApi, tmp_path: Path) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def one(name: str) -> "subprocess.Popen[bytes]":
@@ -54,7 +54,7 @@ def start(served: Served, tmp_path: Path) -> Iterator[Start]:
         yield one
 
 
-def submit(served: Served) -> str:
+def submit(served: LiveApi) -> str:
     with Client(served.url, served.key) as client:
         return client.tasks.create("a report", type="slow-report", payload=REPORT).id
 
@@ -81,7 +81,7 @@ def done(deployment: Deployment, task: str) -> bool:
 
 
 def test_a_killed_agents_task_is_done_by_another(
-    deployment: Deployment, served: Served, start: Start
+    deployment: Deployment, served: LiveApi, start: Start
 ) -> None:
     task = submit(served)
     first = start("first")
@@ -98,7 +98,7 @@ def test_a_killed_agents_task_is_done_by_another(
 
 
 def test_a_sleepers_result_is_not_taken(
-    deployment: Deployment, served: Served, start: Start, tmp_path: Path
+    deployment: Deployment, served: LiveApi, start: Start, tmp_path: Path
 ) -> None:
     task = submit(served)
     sleeper = start("sleeper")
@@ -121,7 +121,7 @@ def test_a_sleepers_result_is_not_taken(
 
 
 def test_an_agent_that_is_told_to_stop_hands_its_task_back(
-    deployment: Deployment, served: Served, start: Start
+    deployment: Deployment, served: LiveApi, start: Start
 ) -> None:
     task = submit(served)
     agent = start("polite")

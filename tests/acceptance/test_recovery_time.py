@@ -9,7 +9,7 @@ from overnight_server.domain.ids import parse_task
 from overnight_server.settings import Settings
 from tests.support.deployment import Deployment
 from tests.support.stack import CLOCKS, SERVICES, Stack
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 PROMISED_SECONDS = 45.0
 

@@ -27,9 +27,9 @@ from overnight_server.wakeups.wake import DISPATCHERS_CHANNEL, Waker, WakeUpList
 from tests.support.command import run
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.servers import redis_server
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import (
-    Shift,
+    WorkerHarness,
     running,
     running_worker,
     worker_settings,
@@ -78,14 +78,14 @@ def test_a_whole_deployment_works_under_the_list(
             dispatch_tick_interval=1,
         )
         publisher = Publisher(settings)
-        shift = Shift(deployment, settings, publisher, deployment.user())
+        harness = WorkerHarness(deployment, settings, publisher, deployment.user())
         with (
             running_worker(settings) as worker,
             running(maintenance_arguments(), settings),
             running(beat_arguments(), settings),
         ):
             # Beat asks maintenance to dispatch, and that sends the message.
-            task = deployment.task(shift.user, type="echo", payload={"hello": "acl"})
+            task = deployment.task(harness.user, type="echo", payload={"hello": "acl"})
             wait_until(
                 lambda: deployment.state(task) == "completed" or _refusals(server),
                 timeout=60,
@@ -101,7 +101,7 @@ def test_a_whole_deployment_works_under_the_list(
             )
             # Remote control reaches the worker and its answer comes back.
             pinged = publisher._celery.control.ping(timeout=5)
-            assert len(pinged) >= 1, worker.said()
+            assert len(pinged) >= 1, worker.log_text()
         publisher.close()
     waker = Waker(urls[API], PREFIX)
     listener = WakeUpListener(urls[SERVICE], PREFIX)
@@ -129,7 +129,7 @@ def test_flower_shows_workers_and_tasks_under_the_list(
         settings = worker_settings(url, urls[SERVICE], dispatch_tick_interval=1, **ours)
         looking = worker_settings(url, urls[FLOWER], **ours)
         flower = Flower(looking.flower_port)
-        shift = Shift(deployment, settings, Publisher(settings), deployment.user())
+        harness = WorkerHarness(deployment, settings, Publisher(settings), deployment.user())
         with (
             running(flower_arguments(looking), looking, FLOWER_BASIC_AUTH=SIGN_IN) as process,
             running_worker(settings),
@@ -138,19 +138,19 @@ def test_flower_shows_workers_and_tasks_under_the_list(
 
             def shown() -> object:
                 # Workers tell of their messages once Flower has asked them to.
-                task_id = shift.send("echo", {"hello": "flower"})
-                shift.reaches(task_id, "completed", timeout=30)
+                task_id = harness.send("echo", {"hello": "flower"})
+                harness.reaches(task_id, "completed", timeout=30)
                 return flower.get("/api/tasks").get(f"{show_task(task_id)}:1")
 
             seen = wait_until(
                 lambda: shown() or _refusals(server),
-                what=f"Flower to see a task:\n{process.said()[-2000:]}",
+                what=f"Flower to see a task:\n{process.log_text()[-2000:]}",
                 timeout=60,
                 pause=1,
             )
             workers = flower.get("/api/workers?refresh=1")
             queues = flower.status("/broker")
-        shift.publisher.close()
+        harness.publisher.close()
 
     assert _refusals(server) == []
     assert isinstance(seen, dict)

@@ -13,7 +13,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.mask import mask_names
 from tests.support.deployment import Deployment
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 CANARY = 'canary/7"f3a9+Zq=never&told'
 FORMS = (CANARY, quote(CANARY, safe=""), base64.b64encode(CANARY.encode()).decode().rstrip("="))
@@ -47,7 +47,7 @@ def test_a_secret_by_reference_is_stored_nowhere(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("SECRET_CANARY", CANARY)
-    stack = build(handlers="tests.support.leaky", log_level="debug")
+    stack = build(handlers="tests.support.leak_handler", log_level="debug")
     stack.start("api", "dispatcher", "maintenance", "beat", "worker").ready()
     _, client = stack.user()
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 PROJECT = Path(__file__).parents[2]
 DEPLOYMENT = """

@@ -8,7 +8,7 @@ from overnight_server.wakeups.idle_slot_listener import has_idle_listener
 from overnight_server.wakeups.wake import SLOTS_CHANNEL
 from tests.support.deployment import Deployment
 from tests.support.stack import Stack
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 
 def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(

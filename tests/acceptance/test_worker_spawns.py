@@ -7,9 +7,9 @@ import pytest
 
 from overnight_server.domain.ids import parse_task
 from tests.support.deployment import Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.stack import SERVICES, Stack
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 # Every step between the first word of the parent and its second run.
 STEPS = (
@@ -46,7 +46,7 @@ def test_a_parent_killed_at_every_step_ends_once_with_its_childrens_outputs(
     assert deployment.one("SELECT status FROM dags")["status"] == "completed"
     wait_until(lambda: deployment.one("SELECT sum(active) AS n FROM lanes")["n"] == 0, what="rest")
     found = violations(deployment.owner, drained=True)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
     again = client.tasks.create("again", type="family", payload={"of": "sleep", "children": 2})
     client.tasks.wait(again.id, timeout=60, poll=0.2)

@@ -19,7 +19,7 @@ from overnight_server import telemetry
 from overnight_server.domain.lifecycle import State
 from tests.chaos.driver import Options, rate_for, run
 from tests.chaos.faults import FAULTS
-from tests.chaos.stage import POSTS
+from tests.chaos.stack import SERVICES
 
 # What the report counts beside its faults. A name with a comma in it cannot be asked for.
 COUNTED: Final = (
@@ -27,7 +27,7 @@ COUNTED: Final = (
     *(f"tasks {state}" for state in State),
     *("graphs", "runs begun", "runs that came to an end", "open when the faults stopped"),
     *("messages delivered twice", "children left by a killed main process"),
-    *(f"restarts of {post}" for post in POSTS if "-" not in post),
+    *(f"restarts of {service}" for service in SERVICES if "-" not in service),
     *("stale results kept aside", "runs overtaken by a later one", "tasks called poison"),
     *("attempts in a bundle", "poison that ran", "billing months begun"),
 )

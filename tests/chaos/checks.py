@@ -8,12 +8,12 @@ from typing import Final
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.ids import parse_task, show_task
 from overnight_server.wakeups.redis_client import fail_fast_client
+from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.load import Record, by_key
-from tests.chaos.stage import PREFIX, Stage
+from tests.chaos.stack import PREFIX, ChaosStack
 from tests.chaos.tasks import POISON
-from tests.chaos.truth import Truth
-from tests.support.invariants import SWEPT_WITHIN, told, violations
-from tests.support.waiting import wait_until
+from tests.support.invariants import SWEEP_TIME, describe_violations, violations
+from tests.support.wait import wait_until
 
 SHOWN: Final = 5
 REPLAYED: Final = 300
@@ -26,23 +26,23 @@ GROWING: Final = (
 Findings = dict[str, list[str]]
 
 
-def invariants(stage: Stage, record: Record, *, drained: bool) -> Findings:
+def invariants(stack: ChaosStack, record: Record, *, drained: bool) -> Findings:
     """Every invariant, on one snapshot; with the agents' own record once it is complete."""
     found = violations(
-        stage.deployment.owner,
+        stack.deployment.owner,
         drained=drained,
         acked=[ack.task_id for ack in record.acks],
-        patience=SWEPT_WITHIN,
-        recorded_actions=Truth.read(stage.truth).recorded_actions() if drained else None,
+        patience=SWEEP_TIME,
+        recorded_actions=HandlerRecord.read(stack.truth).recorded_actions() if drained else None,
     )
-    return {"invariants": told(found).splitlines()} if found else {}
+    return {"invariants": describe_violations(found).splitlines()} if found else {}
 
 
-def promises(stage: Stage, record: Record) -> Findings:
+def promises(stack: ChaosStack, record: Record) -> Findings:
     """What producers were told, against the rows."""
     rows = {
         row["id"]: row
-        for row in stage.deployment.rows("SELECT id, user_id, state, idempotency_key FROM tasks")
+        for row in stack.deployment.rows("SELECT id, user_id, state, idempotency_key FROM tasks")
     }
     lost = [ack for ack in record.acks if ack.task_id not in rows]
     strange = [
@@ -53,7 +53,7 @@ def promises(stage: Stage, record: Record) -> Findings:
         != (ack.user_id, ack.key)
     ]
     revived = {
-        row["task_id"] for row in stage.deployment.rows("SELECT DISTINCT task_id FROM dead_letters")
+        row["task_id"] for row in stack.deployment.rows("SELECT DISTINCT task_id FROM dead_letters")
     }
     # A cancelled task that is gone was acknowledged as well; the list of the lost names it.
     uncancelled = [
@@ -73,13 +73,13 @@ def promises(stage: Stage, record: Record) -> Findings:
     )
 
 
-def ground_truth(stage: Stage, truth: Truth, blamed_pids: set[int] | None) -> Findings:
+def ground_truth(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] | None) -> Findings:
     """What the agents themselves wrote down, against the rows, besides the invariants.
 
     `blamed_pids` are the processes of runs that were killed one by one: such a death may count
     against the run; None: nobody kept count of them.
     """
-    accepted = stage.deployment.rows(
+    accepted = stack.deployment.rows(
         "SELECT a.task_id, a.epoch, t.output FROM attempts a JOIN tasks t ON t.id = a.task_id"
         " WHERE a.outcome = 'completed'"
     )
@@ -88,49 +88,49 @@ def ground_truth(stage: Stage, truth: Truth, blamed_pids: set[int] | None) -> Fi
     return named(
         {
             "accepted with an output that is not the run's own": strange,
-            "poison that ran too often": _too_often(stage, truth),
+            "poison that ran too often": _too_often(stack, truth),
             "in a bundle again after one crashed": [
                 show_task(row["task_id"])
-                for row in stage.deployment.rows(
+                for row in stack.deployment.rows(
                     "SELECT task_id FROM attempts WHERE outcome = 'bundle_crash'"
                     " GROUP BY task_id HAVING count(*) > 1"
                 )
             ],
             "innocents called poison": (
-                [] if blamed_pids is None else _wronged(stage, truth, blamed_pids)
+                [] if blamed_pids is None else _false_poison(stack, truth, blamed_pids)
             ),
         }
     )
 
 
-def _too_often(stage: Stage, truth: Truth) -> list[str]:
+def _too_often(stack: ChaosStack, truth: HandlerRecord) -> list[str]:
     """Tasks that killed their process more often than they had attempts.
 
     A bundle that crashes spends nobody's attempt, so one such run more is forgiven.
     """
     runs = Counter(parse_task(key.rpartition(":")[0]) for key in truth.starts)
-    rows = stage.deployment.rows(f"SELECT id, max_attempts FROM tasks WHERE type = '{POISON}'")
+    rows = stack.deployment.rows(f"SELECT id, max_attempts FROM tasks WHERE type = '{POISON}'")
     return [show_task(row["id"]) for row in rows if runs[row["id"]] > row["max_attempts"] + 1]
 
 
-def _wronged(stage: Stage, truth: Truth, blamed_pids: set[int]) -> list[str]:
+def _false_poison(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int]) -> list[str]:
     """Tasks of good character that were called poison, though nobody killed just their process."""
-    rows = stage.deployment.rows(
+    rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
         f" WHERE a.outcome = 'crash' AND t.type <> '{POISON}'"
         " AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.poison_pill)"
     )
-    wronged = set()
+    false_poison = set()
     for row in rows:
         key = f"{show_task(row['task_id'])}:{row['epoch']}"
         if not any(line["pid"] in blamed_pids for line in truth.starts.get(key, ())):
-            wronged.add(key)
-    return sorted(wronged)
+            false_poison.add(key)
+    return sorted(false_poison)
 
 
-def falsely_blamed(stage: Stage, truth: Truth, killed_pids: set[int]) -> Findings:
+def falsely_blamed(stack: ChaosStack, truth: HandlerRecord, killed_pids: set[int]) -> Findings:
     """Runs of innocents recorded as their own crash, though nobody killed just their process."""
-    rows = stage.deployment.rows(
+    rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
         f" WHERE a.outcome = 'crash' AND t.type NOT IN ('{POISON}', 'stubborn')"
     )
@@ -146,31 +146,31 @@ def falsely_blamed(stage: Stage, truth: Truth, killed_pids: set[int]) -> Finding
     )
 
 
-def replay(stage: Stage) -> Findings:
+def replay(stack: ChaosStack) -> Findings:
     """Send old messages once more, and have them taken with whatever still lies in Redis.
 
     Nothing may come of it: `moved` says so once the workers have ended, and with them what they
     were still looking at.
     """
-    rows = stage.deployment.rows(
+    rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
         " JOIN tasks t ON t.id = a.task_id ORDER BY a.claimed_at DESC LIMIT :limit",
         limit=REPLAYED,
     )
-    _give_back(stage)
-    arrived = stage.publish(rows)
+    _give_back(stack)
+    arrived = stack.publish(rows)
     if arrived < len(rows):
         return {"replay": [f"{len(rows) - arrived} messages could not be sent"]}
     try:
-        wait_until(lambda: not _queued(stage), timeout=60, what="the queues to be empty", pause=0.2)
+        wait_until(lambda: not _queued(stack), timeout=60, what="the queues to be empty", pause=0.2)
     except AssertionError as error:
-        return {"replay": [str(error), str(_queued(stage))]}
+        return {"replay": [str(error), str(_queued(stack))]}
     return {}
 
 
-def moved(stage: Stage, before: Mapping[str, object]) -> Findings:
+def moved(stack: ChaosStack, before: Mapping[str, object]) -> Findings:
     """What has changed since the footprint `before`, when only old messages were sent."""
-    after = footprint(stage)
+    after = footprint(stack)
     changed = [
         f"{what}: {before[what]} -> {count}"
         for what, count in after.items()
@@ -179,9 +179,9 @@ def moved(stage: Stage, before: Mapping[str, object]) -> Findings:
     return named({"replay changed something": changed})
 
 
-def _give_back(stage: Stage) -> None:
+def _give_back(stack: ChaosStack) -> None:
     """Put back what killed workers had taken and not acknowledged, as the broker would in time."""
-    with fail_fast_client(stage.redis.url) as client:
+    with fail_fast_client(stack.redis.url) as client:
         taken: dict[bytes, bytes] = client.hgetall(UNACKED)  # type: ignore[assignment]
         for tag, words in taken.items():
             message, _, queue = json.loads(words)
@@ -189,12 +189,12 @@ def _give_back(stage: Stage) -> None:
             client.hdel(UNACKED, tag.decode())
 
 
-def _queued(stage: Stage) -> dict[str, int]:
+def _queued(stack: ChaosStack) -> dict[str, int]:
     """Count the messages that nobody has taken, and those that somebody has and is not done with.
 
     The maintenance queue fills again with every tick, so its messages are none of ours.
     """
-    with fail_fast_client(stage.redis.url) as client:
+    with fail_fast_client(stack.redis.url) as client:
         lengths = {
             pool: int(client.llen(f"{PREFIX}agents.{pool}"))  # type: ignore[arg-type]
             for pool in ("default", "night")
@@ -206,18 +206,18 @@ def _queued(stage: Stage) -> dict[str, int]:
     return {pool: length for pool, length in lengths.items() if length}
 
 
-def footprint(stage: Stage) -> dict[str, object]:
+def footprint(stack: ChaosStack) -> dict[str, object]:
     """How much has happened so far: any move, run, entry, expense, gift or late result adds to it.
 
     What the agents wrote down themselves counts too: a handler that ran again may have left no
     trace in the rows.
     """
     counts = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in GROWING)
-    rows = stage.deployment.one(
+    rows = stack.deployment.one(
         "SELECT (SELECT sum(revision) FROM tasks) AS revisions,"
         f" (SELECT sum(usd) FROM spending) AS usd, {counts}"
     )
-    truth = Truth.read(stage.truth)
+    truth = HandlerRecord.read(stack.truth)
     return {
         **rows,
         "handlers begun": sum(map(len, truth.starts.values())),

@@ -9,14 +9,14 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos import checks, leaks, logs
-from tests.chaos.director import Director
 from tests.chaos.faults import BURST, FAULTS
+from tests.chaos.handler_record import HandlerRecord
+from tests.chaos.injector import FaultInjector
 from tests.chaos.load import GRAPHS_SHARE, Load, users
 from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
-from tests.chaos.stage import Stage, stage
+from tests.chaos.stack import ChaosStack, chaos_stack
 from tests.chaos.tasks import GRAPH_SIZE, POISON
-from tests.chaos.truth import Truth
 from tests.support.invariants import watch_plans
 
 
@@ -42,51 +42,49 @@ def rate_for(tasks: int, seconds: float) -> float:
 def run(options: Options, place: Path) -> Report:
     """Carry out one run and return what it came to; logs and the agents' record stay in `place`."""
     report = Report(options.seed, options.seconds)
-    with stage(place) as deployment:
-        watch_plans(deployment.deployment.owner)
-        deployment.start()
-        deployment.ready()
-        deployment.keep()
-        load, director = _break(deployment, options, report)
-        drained = _recover(deployment, load, options, report)
-        truth = Truth.read(deployment.truth)
-        _check(deployment, load, director, truth, report, drained=drained)
-        _count(deployment, load, director, truth, report)
+    with chaos_stack(place) as stack:
+        watch_plans(stack.deployment.owner)
+        stack.start()
+        stack.ready()
+        stack.keep()
+        load, injector = _break(stack, options, report)
+        drained = _recover(stack, load, options, report)
+        truth = HandlerRecord.read(stack.truth)
+        _check(stack, load, injector, truth, report, drained=drained)
+        _count(stack, load, injector, truth, report)
     report.demand(options.at_least)
     return report
 
 
-def _break(deployment: Stage, options: Options, report: Report) -> tuple[Load, Director]:
-    producers = users(
-        deployment.deployment, deployment.api_url, Random(options.seed), options.seconds
-    )
-    load = Load(deployment, producers, options.seed, options.per_second)
-    director = Director(deployment, load, producers, deployment.logs / "faults.log", FAULTS)
+def _break(stack: ChaosStack, options: Options, report: Report) -> tuple[Load, FaultInjector]:
+    producers = users(stack.deployment, stack.api_url, Random(options.seed), options.seconds)
+    load = Load(stack, producers, options.seed, options.per_second)
+    injector = FaultInjector(stack, load, producers, stack.logs / "faults.log", FAULTS)
     load.start()
     try:
-        director.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
+        injector.perform(plan(options.seed, options.seconds, options.kill_every), options.seconds)
     except BaseException:
         load.finish(timeout=0)
         raise
     finally:
-        # Even if the director fails: a process that is never let go never ends either.
-        director.let_go()
-    director.heal()
-    report.add(checks.named({"planned, and never done": director.undone()}))
-    return load, director
+        # Even if the injector fails: a process that is never let go never ends either.
+        injector.let_go()
+    injector.heal()
+    report.add(checks.named({"planned, and never done": injector.undone()}))
+    return load, injector
 
 
-def _recover(deployment: Stage, load: Load, options: Options, report: Report) -> bool:
+def _recover(stack: ChaosStack, load: Load, options: Options, report: Report) -> bool:
     began = time.monotonic()
     if not load.finish(options.drain_seconds):
         report.add({"producers": ["some submissions were never answered"]})
-    report.work["open when the faults stopped"] = deployment.open_tasks()
-    while (left := deployment.open_tasks()) and time.monotonic() - began < options.drain_seconds:
+    report.work["open when the faults stopped"] = stack.open_tasks()
+    while (left := stack.open_tasks()) and time.monotonic() - began < options.drain_seconds:
         time.sleep(0.2)
     took = time.monotonic() - began
     report.notes.append(f"drained {took:.1f} s after the last fault" if not left else "not drained")
     if left:
-        rows = deployment.deployment.rows(
+        rows = stack.deployment.rows(
             "SELECT state, type, count(*) AS n, min(id::text) AS first FROM tasks"
             " WHERE state NOT IN ('completed', 'dead_lettered', 'cancelled') GROUP BY state, type"
         )
@@ -95,43 +93,49 @@ def _recover(deployment: Stage, load: Load, options: Options, report: Report) ->
 
 
 def _check(
-    deployment: Stage,
+    stack: ChaosStack,
     load: Load,
-    director: Director,
-    truth: Truth,
+    injector: FaultInjector,
+    truth: HandlerRecord,
     report: Report,
     *,
     drained: bool,
 ) -> None:
     record = load.record
-    report.add(director.findings)
-    report.add(checks.invariants(deployment, record, drained=drained))
-    report.add(checks.promises(deployment, record))
+    report.add(injector.findings)
+    report.add(checks.invariants(stack, record, drained=drained))
+    report.add(checks.promises(stack, record))
     quiet_since = datetime.now(UTC)
-    before = checks.footprint(deployment)
+    before = checks.footprint(stack)
     if drained:
         # While runs go on, neither record is complete.
-        report.add(checks.ground_truth(deployment, truth, director.killed_pids))
-        report.add(checks.replay(deployment))
-        report.add(leaks.at_rest(deployment))
-    report.add(checks.falsely_blamed(deployment, truth, director.killed_pids))
-    report.add(leaks.exits(deployment.exits))
-    report.add(leaks.departure(deployment, deployment.retire()))
+        report.add(checks.ground_truth(stack, truth, injector.killed_pids))
+        report.add(checks.replay(stack))
+        report.add(leaks.at_rest(stack))
+    report.add(checks.falsely_blamed(stack, truth, injector.killed_pids))
+    report.add(leaks.exits(stack.exits))
+    report.add(leaks.departure(stack, stack.retire()))
     if drained:
-        report.add(checks.moved(deployment, before))
-    findings, errors = logs.of_postgres(deployment)
+        report.add(checks.moved(stack, before))
+    findings, errors = logs.of_postgres(stack)
     report.add(findings)
     for text, count in errors.most_common(8):
         report.notes.append(f"postgres: {count} times {text}")
-    report.add(logs.drift(deployment))
-    findings, events = logs.of_deployment(deployment, quiet_since if drained else None)
+    report.add(logs.drift(stack))
+    findings, events = logs.of_deployment(stack, quiet_since if drained else None)
     report.add(findings)
     for text, count in events.most_common(40):
         report.notes.append(f"log: {count} times {text[:140]}")
 
 
-def _count(deployment: Stage, load: Load, director: Director, truth: Truth, report: Report) -> None:
-    rows = deployment.deployment.rows
+def _count(
+    stack: ChaosStack,
+    load: Load,
+    injector: FaultInjector,
+    truth: HandlerRecord,
+    report: Report,
+) -> None:
+    rows = stack.deployment.rows
     states = {
         row["state"]: row["n"] for row in rows("SELECT state, count(*) AS n FROM tasks GROUP BY 1")
     }
@@ -142,12 +146,12 @@ def _count(deployment: Stage, load: Load, director: Director, truth: Truth, repo
         "runs begun": len(truth.starts),
         "runs that came to an end": len(truth.ends),
     }
-    report.faults |= dict(sorted(director.counts.items()))
-    report.faults |= {f"restarts of {name}": n for name, n in sorted(deployment.restarts.items())}
+    report.faults |= dict(sorted(injector.counts.items()))
+    report.faults |= {f"restarts of {name}": n for name, n in sorted(stack.restarts.items())}
     report.consequences |= {
         f"{command} ended with {code}": count
         for (command, code), count in sorted(
-            Counter((one.post.partition("-")[0], one.code) for one in deployment.exits).items()
+            Counter((one.service.partition("-")[0], one.code) for one in stack.exits).items()
         )
     }
     outcomes = rows("SELECT outcome, count(*) AS n FROM attempts GROUP BY 1 ORDER BY 1")

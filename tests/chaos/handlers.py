@@ -5,8 +5,8 @@ import signal
 import time
 
 from overnight import Context, handler
-from tests.chaos.truth import note
-from tests.support.recorded_actions import seal_of
+from tests.chaos.handler_record import note
+from tests.support.recorded_actions import token_suffix
 
 PAUSE_SECONDS = 0.02
 
@@ -57,7 +57,7 @@ def poison(ctx: Context) -> object:
 
 def _note(what: str, ctx: Context, **more: object) -> None:
     """Write down what this very run does: it is known by the token that it was given."""
-    seal = seal_of(ctx.environ["OVERNIGHT_CLAIM_TOKEN"])
+    seal = token_suffix(ctx.environ["OVERNIGHT_CLAIM_TOKEN"])
     note(what, ctx.idempotency_key, seal=seal, **more)
 
 

@@ -1,4 +1,4 @@
-"""What is left over: processes that outlive their post, and connections that nobody gave back."""
+"""Find leaks: processes that outlive their service, and connections that stay open."""
 
 import signal
 import time
@@ -10,7 +10,7 @@ import psycopg2
 
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.checks import Findings, named
-from tests.chaos.stage import Departure, Exit, Post, Stage
+from tests.chaos.stack import ChaosStack, Departure, Exit, Service
 
 # What a process answers SIGTERM with: leaving, or the default while it is still starting.
 ORDERLY: Final = {0, 128 + signal.SIGTERM}
@@ -42,16 +42,16 @@ HELD: Final = {
 }
 
 
-def at_rest(stage: Stage) -> Findings:
+def at_rest(stack: ChaosStack) -> Findings:
     """What a deployment that has nothing to do holds too much of, while all of it still runs."""
     deadline = time.monotonic() + NOTICED_SECONDS
     return named(
         {
-            "processes that belong to nobody": _lasting(stage.strays, deadline),
+            "processes that belong to nobody": _lasting(stack.strays, deadline),
             "more connections than a deployment at rest holds": _lasting(
-                lambda: _hoarded(stage), deadline
+                lambda: _hoarded(stack), deadline
             ),
-            "connections that only a server knows": _lasting(lambda: _forgotten(stage), deadline),
+            "connections that only a server knows": _lasting(lambda: _forgotten(stack), deadline),
         }
     )
 
@@ -61,7 +61,7 @@ def exits(ends: Iterable[Exit], *explained: int) -> Findings:
     return named(
         {
             "processes that ended by themselves": [
-                f"{one.post}: {one.code}" + (f" after {one.sent.name}" if one.sent else "")
+                f"{one.service}: {one.code}" + (f" after {one.sent.name}" if one.sent else "")
                 for one in ends
                 if one.code not in explained and not _is_explained(one)
             ]
@@ -69,7 +69,7 @@ def exits(ends: Iterable[Exit], *explained: int) -> Findings:
     )
 
 
-def departure(stage: Stage, gone: Departure) -> Findings:
+def departure(stack: ChaosStack, gone: Departure) -> Findings:
     """What is left when every process was asked to go: nothing, and each went in order."""
     deadline = time.monotonic() + NOTICED_SECONDS
     return named(
@@ -78,8 +78,8 @@ def departure(stage: Stage, gone: Departure) -> Findings:
                 f"{name}: {code}" for name, code in gone.codes.items() if code not in ORDERLY
             ],
             "surviving processes": gone.survivors,
-            "connections that nobody closed": _lasting(lambda: _left_open(stage), deadline),
-            "connections that only a server knows": _lasting(lambda: _forgotten(stage), deadline),
+            "connections that nobody closed": _lasting(lambda: _left_open(stack), deadline),
+            "connections that only a server knows": _lasting(lambda: _forgotten(stack), deadline),
         }
     )
 
@@ -101,42 +101,42 @@ def _lasting(look: Callable[[], list[str]], deadline: float) -> list[str]:
     return found
 
 
-def _hoarded(stage: Stage) -> list[str]:
+def _hoarded(stack: ChaosStack) -> list[str]:
     found = []
-    for post in stage.posts.values():
-        children = int(post.settings.concurrency) if post.command == "worker" else 0
-        held = HELD[post.command]
+    for service in stack.services.values():
+        children = int(service.settings.concurrency) if service.command == "worker" else 0
+        held = HELD[service.command]
         most = (
             held.postgres + children * held.postgres_per_child,
             held.redis + children * held.redis_per_child,
         )
-        now = _carried(post)
+        now = _carried(service)
         if any(count > limit for count, limit in zip(now, most, strict=True)):
-            found.append(f"{post.name}: {now} to Postgres and Redis, {most} at most")
+            found.append(f"{service.name}: {now} to Postgres and Redis, {most} at most")
     return found
 
 
-def _carried(post: Post) -> tuple[int, int]:
-    return post.postgres.open_connections, post.redis.open_connections
+def _carried(service: Service) -> tuple[int, int]:
+    return service.postgres.open_connections, service.redis.open_connections
 
 
-def _left_open(stage: Stage) -> list[str]:
+def _left_open(stack: ChaosStack) -> list[str]:
     """Connections on a link though nobody should be there to hold them."""
     return [
-        f"{post.name}: {_carried(post)} to Postgres and Redis"
-        for post in stage.posts.values()
-        if any(_carried(post))
+        f"{service.name}: {_carried(service)} to Postgres and Redis"
+        for service in stack.services.values()
+        if any(_carried(service))
     ]
 
 
-def _forgotten(stage: Stage) -> list[str]:
+def _forgotten(stack: ChaosStack) -> list[str]:
     """Connections that a server holds to nobody: every other end is in this process, in a link."""
     ours = {one.laddr.port for one in psutil.Process().net_connections("tcp4") if one.laddr}
-    return [told for port, told in [*_backends(stage), *_clients(stage)] if port not in ours]
+    return [told for port, told in [*_backends(stack), *_clients(stack)] if port not in ours]
 
 
-def _backends(stage: Stage) -> list[tuple[int, str]]:
-    connection = psycopg2.connect(stage.postgres.superuser_url)
+def _backends(stack: ChaosStack) -> list[tuple[int, str]]:
+    connection = psycopg2.connect(stack.postgres.superuser_url)
     try:
         with connection.cursor() as cursor:
             cursor.execute(
@@ -148,8 +148,8 @@ def _backends(stage: Stage) -> list[tuple[int, str]]:
         connection.close()
 
 
-def _clients(stage: Stage) -> list[tuple[int, str]]:
-    with fail_fast_client(stage.redis.url) as client:
+def _clients(stack: ChaosStack) -> list[tuple[int, str]]:
+    with fail_fast_client(stack.redis.url) as client:
         own = client.client_id()
         return [
             (int(one["addr"].rpartition(":")[2]), f"Redis: {one['cmd']}, idle for {one['idle']} s")

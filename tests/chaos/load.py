@@ -20,7 +20,7 @@ from overnight_server.domain.plans import PlanTier
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import DatabaseUnreachable
-from tests.chaos.stage import Stage
+from tests.chaos.stack import ChaosStack
 from tests.chaos.tasks import graph, wish
 from tests.support.deployment import Deployment
 
@@ -120,9 +120,9 @@ class Load:
     """Producers at work in threads of their own."""
 
     def __init__(
-        self, stage: Stage, producers: list[Producer], seed: int, per_second: float
+        self, stack: ChaosStack, producers: list[Producer], seed: int, per_second: float
     ) -> None:
-        self._stage = stage
+        self._stack = stack
         self._producers = producers
         self._seed = seed
         self._pause = PRODUCERS / per_second
@@ -217,7 +217,7 @@ class Load:
         while True:
             try:
                 made = submit_graph(
-                    self._stage.producer,
+                    self._stack.producer,
                     producer.user_id,
                     tasks,
                     CAPS,

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tests.chaos.checks import Findings, named
-from tests.chaos.stage import Stage
+from tests.chaos.stack import ChaosStack
 
 # What Postgres may complain of when it and its clients are killed; anything else is ours.
 OF_POSTGRES: Final = re.compile(
@@ -88,16 +88,16 @@ def _traceback(lines: Iterator[str]) -> Iterator[str]:
             return
 
 
-def of_postgres(stage: Stage) -> tuple[Findings, Counter[str]]:
+def of_postgres(stack: ChaosStack) -> tuple[Findings, Counter[str]]:
     """What Postgres complained of: deadlocks, broken rules and too many clients are ours."""
-    text = stage.postgres.log.read_text(errors="replace")
+    text = stack.postgres.log.read_text(errors="replace")
     errors = Counter(VARYING.sub("…", message) for message in SEVERE.findall(text))
     ours = [f"{n} times {said}" for said, n in errors.items() if not OF_POSTGRES.search(said)]
     return named({"errors in the log of Postgres": ours}), errors
 
 
 def of_deployment(
-    stage: Stage, quiet_since: datetime | None = None
+    stack: ChaosStack, quiet_since: datetime | None = None
 ) -> tuple[Findings, Counter[str]]:
     """What the processes said, and what of it no fault explains.
 
@@ -106,8 +106,8 @@ def of_deployment(
     events: Counter[str] = Counter()
     ours: Counter[str] = Counter()
     late: Counter[str] = Counter()
-    for name in stage.posts:
-        text = stage.said(name)
+    for name in stack.services:
+        text = stack.log_text(name)
         events.update(re.findall(r"\bqueue=(\w+)", text))
         for one in complaints(text):
             told = f"{name}: {VARYING.sub('…', one.cause)[:SHOWN_LENGTH]}"
@@ -126,7 +126,7 @@ def of_deployment(
     ), events
 
 
-def drift(stage: Stage) -> Findings:
+def drift(stack: ChaosStack) -> Findings:
     """What the audit found: a lane that does not agree with its rows is a bug, whatever broke."""
-    lines = [line for name in stage.posts for line in stage.said(name).splitlines()]
+    lines = [line for name in stack.services for line in stack.log_text(name).splitlines()]
     return named({"lanes that drifted": [line for line in lines if "queue=lane_drift" in line]})

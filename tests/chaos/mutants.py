@@ -65,10 +65,10 @@ def main() -> int:
 def _without_mutants(chosen: Sequence[Mutant], *, with_chaos: bool) -> Red:
     """Use every instrument on the deployment as it is; nothing may be red."""
     red = dict(_tests_on([], sorted({test for one in chosen for test in one.tests})))
-    for tilt in sorted({one.tilt for one in chosen if with_chaos and one.chaos}):
-        red |= _chaos_on([], tilt)
-        if COMPANIONS[tilt]:
-            red |= _chaos_on(COMPANIONS[tilt], tilt)
+    for bias in sorted({one.bias for one in chosen if with_chaos and one.chaos}):
+        red |= _chaos_on([], bias)
+        if COMPANIONS[bias]:
+            red |= _chaos_on(COMPANIONS[bias], bias)
     return red
 
 
@@ -77,7 +77,7 @@ def _show(mutant: Mutant, *, with_chaos: bool) -> Iterator[Sight]:
     yield _told(judge_tests(mutant, _tests_on([mutant.edit], list(mutant.tests))), began)
     if with_chaos and mutant.chaos:
         began = time.monotonic()
-        red = _chaos_on([mutant.edit, *mutant.also_without.values()], mutant.tilt)
+        red = _chaos_on([mutant.edit, *mutant.also_without.values()], mutant.bias)
         yield _told(judge_chaos(mutant, red), began)
 
 
@@ -143,12 +143,12 @@ def failures(said: str) -> Red:
     return {match[1]: match[2] or "" for match in FAILED.finditer(said)}
 
 
-def _chaos_on(edits: Sequence[Edit], tilt: str) -> Red:
+def _chaos_on(edits: Sequence[Edit], bias: str) -> Red:
     """Let chaos run on a copy of the repository; return what it found broken."""
     with _copy(edits) as place:
         written = place / "report.json"
         kept = ["--json", str(written), "--logs", str(place / "logs")]
-        _run(place, ["tests.chaos.tilted", tilt, *CHAOS, *kept])
+        _run(place, ["tests.chaos.biased", bias, *CHAOS, *kept])
         report = json.loads(written.read_text())
     return {what: "\n".join(lines) for what, lines in report["findings"].items()}
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
-from tests.chaos.proxy import Mood
-from tests.chaos.stage import POSTS
+from tests.chaos.proxy import LinkFault
+from tests.chaos.stack import SERVICES
 
 # How often each fault comes, as the seconds between two of its kind.
 PERIODS: Final = {
@@ -30,11 +30,11 @@ PERIODS: Final = {
 }
 CUT: Final = "cut"
 # Only Postgres knows commits; these come first, because few links are left to choose for them.
-OF_COMMITS: Final = (Mood.FORGET_COMMIT, Mood.FORGET_ONE_COMMIT)
+OF_COMMITS: Final = (LinkFault.FORGET_COMMIT, LinkFault.FORGET_ONE_COMMIT)
 SPOILED: Final = (
     *OF_COMMITS,
     CUT,
-    *(mood for mood in Mood if mood is not Mood.PASS and mood not in OF_COMMITS),
+    *(fault for fault in LinkFault if fault is not LinkFault.PASS and fault not in OF_COMMITS),
 )
 # Seconds between two links that suffer the same.
 LINK_PERIOD: Final = 30.0
@@ -48,12 +48,12 @@ WAYS: Final = (
     *(who + TO_POSTGRES for who in ("api", "dispatcher", "maintenance", "worker", PRODUCER)),
     *(who + TO_REDIS for who in ("api", "dispatcher", "maintenance", "worker", "beat")),
 )
-WORKERS: Final = tuple(name for name in POSTS if name.startswith("worker"))
+WORKERS: Final = tuple(name for name in SERVICES if name.startswith("worker"))
 # Whom each fault may hit; the others are for a server or for nobody in particular.
 TARGETS: Final[dict[str, Sequence[str]]] = {
-    "kill": tuple(POSTS),
-    "term": tuple(POSTS),
-    "freeze": tuple(name for name in POSTS if name not in WORKERS),
+    "kill": tuple(SERVICES),
+    "term": tuple(SERVICES),
+    "freeze": tuple(name for name in SERVICES if name not in WORKERS),
     "freeze worker": WORKERS,
     "freeze child": WORKERS,
     "kill child": WORKERS,
@@ -62,7 +62,7 @@ TARGETS: Final[dict[str, Sequence[str]]] = {
 # What is taken back after a while begins so long before the end that it can run its course.
 LASTING: Final = {
     *("freeze", "freeze worker", "freeze child", "kill main", "hang redis"),
-    *(f"{LINK}{mood}" for mood in SPOILED if mood != CUT),
+    *(f"{LINK}{fault}" for fault in SPOILED if fault != CUT),
 }
 LONGEST_SECONDS: Final = 6.0
 
@@ -116,18 +116,18 @@ def another(step: Step) -> str:
 
 
 def _links(random: Random, seconds: float) -> Iterator[Step]:
-    """Spoil links in rounds, each with every mood; in a round no way is spoiled twice."""
+    """Spoil links in rounds, each with every fault; in a round no way is spoiled twice."""
     columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in SPOILED]
     for instants in zip(*columns, strict=True):
         ways = Deck(WAYS, random)
-        for mood, at in zip(SPOILED, instants, strict=True):
-            way = ways.deal(lambda way, mood=mood: fits(mood, way))  # type: ignore[misc]
-            yield Step(at, f"{LINK}{mood}", random.getrandbits(32), way)
+        for fault, at in zip(SPOILED, instants, strict=True):
+            way = ways.deal(lambda way, fault=fault: fits(fault, way))  # type: ignore[misc]
+            yield Step(at, f"{LINK}{fault}", random.getrandbits(32), way)
 
 
-def fits(mood: str, way: str) -> bool:
-    """Tell whether a way carries anything that this mood would spoil."""
-    return mood not in OF_COMMITS or way.endswith(TO_POSTGRES)
+def fits(fault: str, way: str) -> bool:
+    """Tell whether a way carries anything that this fault would spoil."""
+    return fault not in OF_COMMITS or way.endswith(TO_POSTGRES)
 
 
 def _instants(random: Random, seconds: float, period: float, *, lasting: bool) -> Iterator[float]:

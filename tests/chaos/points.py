@@ -19,15 +19,15 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.chaos import checks, leaks, logs
+from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
-from tests.chaos.stage import POSTS, Stage, stage
-from tests.chaos.truth import Truth
+from tests.chaos.stack import SERVICES, ChaosStack, chaos_stack
 from tests.support.invariants import watch_plans
 from tests.support.workers import ROOT
 
 # Two for the sweeps, whose many points would else be struck one after the other.
-DEPLOYMENT: Final = {**POSTS, "maintenance-2": {}}
+DEPLOYMENT: Final = {**SERVICES, "maintenance-2": {}}
 PER_SECOND: Final = 8.0
 PAUSE_SECONDS: Final = 1.5
 # Passed by runs; while they are to be struck, no worker is sent home.
@@ -50,26 +50,24 @@ def strike(
     marks = logs / "struck"
     marks.mkdir()
     armed = ",".join(f"{point}={mode}@{marks / point}" for point in points)
-    with stage(logs, posts=DEPLOYMENT, audit_interval=1, cycle_check_interval=1) as deployment:
-        watch_plans(deployment.deployment.owner)
-        deployment.faults = dict.fromkeys(deployment.posts, armed)
-        deployment.start()
-        deployment.keep()
-        load = _work(deployment, set(points), marks, strike_seconds, seed)
+    with chaos_stack(logs, services=DEPLOYMENT, audit_interval=1, cycle_check_interval=1) as stack:
+        watch_plans(stack.deployment.owner)
+        stack.faults = dict.fromkeys(stack.services, armed)
+        stack.start()
+        stack.keep()
+        load = _work(stack, set(points), marks, strike_seconds, seed)
         report.notes.append(f"struck {len(list(marks.iterdir()))} of {len(points)} points")
         unpassed = sorted(set(points) - {mark.name for mark in marks.iterdir()})
         if unpassed:
             report.add({"points that nobody passed": unpassed})
-        _settle_down(deployment, load, mode, drain_seconds, report)
+        _settle_down(stack, load, mode, drain_seconds, report)
     return report
 
 
-def _work(deployment: Stage, points: set[str], marks: Path, seconds: float, seed: int) -> Load:
+def _work(stack: ChaosStack, points: set[str], marks: Path, seconds: float, seed: int) -> Load:
     """Keep the deployment busy in all the ways that lead past its points, until each is struck."""
     random = Random(seed)
-    load = Load(
-        deployment, users(deployment.deployment, deployment.api_url, random, 20), seed, PER_SECOND
-    )
+    load = Load(stack, users(stack.deployment, stack.api_url, random, 20), seed, PER_SECOND)
     load.start()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -77,114 +75,114 @@ def _work(deployment: Stage, points: set[str], marks: Path, seconds: float, seed
         if not unstruck:
             break
         may_leave = "presence.before_leave" in unstruck and not unstruck & IN_RUNS
-        if may_leave and _has_joined(deployment, "worker-3"):
-            deployment.signal("worker-3", signal.SIGTERM)
+        if may_leave and _has_joined(stack, "worker-3"):
+            stack.signal("worker-3", signal.SIGTERM)
         if "timeouts.before_kill" in unstruck:
-            _forget_a_stop(deployment)
+            _forget_a_stop(stack)
         if unstruck & {"dead_letter.before_commit", "dead_letter.after_commit"}:
-            _revive_one(deployment)
+            _revive_one(stack)
         if unstruck & {"edges.before_commit", "edges.after_commit"}:
-            _join_two(deployment)
+            _join_two(stack)
         if unstruck & {"bulk.before_commit", "bulk.after_commit"}:
-            _move_up(deployment)
+            _move_up(stack)
         time.sleep(PAUSE_SECONDS)
     return load
 
 
-def _has_joined(deployment: Stage, name: str) -> bool:
+def _has_joined(stack: ChaosStack, name: str) -> bool:
     """Tell whether a worker is in: sent home any sooner, it would have nothing to leave."""
-    process = deployment.posts[name].process
+    process = stack.services[name].process
     return process is not None and bool(
-        deployment.deployment.rows(
+        stack.deployment.rows(
             "SELECT 1 FROM agents WHERE status = 'active' AND split_part(id, ':', 2) = :pid",
             pid=str(process.pid),
         )
     )
 
 
-def _forget_a_stop(deployment: Stage) -> None:
+def _forget_a_stop(stack: ChaosStack) -> None:
     """Let a run look as if it had been told to stop long ago."""
-    deployment.deployment.run(
+    stack.deployment.run(
         "UPDATE tasks SET cancel_requested_at = clock() - interval '1 minute'"
         " WHERE id = (SELECT id FROM tasks WHERE state = 'running' LIMIT 1)"
     )
 
 
-def _revive_one(deployment: Stage) -> None:
-    dead = deployment.deployment.rows(
+def _revive_one(stack: ChaosStack) -> None:
+    dead = stack.deployment.rows(
         "SELECT task_id FROM dead_letters WHERE resolution IS NULL LIMIT 1"
     )
     for row in dead:
-        _operate(deployment, show_task(row["task_id"]))
+        _operate(stack, show_task(row["task_id"]))
 
 
-def _join_two(deployment: Stage) -> None:
+def _join_two(stack: ChaosStack) -> None:
     """Let in a graph that takes a while to begin, and one of its last tasks wait for the other."""
-    user = deployment.deployment.user()
+    user = stack.deployment.user()
     tasks = [
         NewTask("slow root", "agent", payload={"seconds": 4}, max_attempts=8),
         *(NewTask(f"leaf {n}", "agent", max_attempts=8) for n in range(2)),
     ]
     _, parent, child = submit_graph(
-        deployment.deployment.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
+        stack.deployment.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
     )
-    _operate(deployment, show_task(child.task_id), show_task(parent.task_id), str(user))
+    _operate(stack, show_task(child.task_id), show_task(parent.task_id), str(user))
 
 
-def _move_up(deployment: Stage) -> None:
+def _move_up(stack: ChaosStack) -> None:
     """Let in a few tasks, and have all of them go earlier."""
-    user = deployment.deployment.user()
+    user = stack.deployment.user()
     tasks = [NewTask(f"late {n}", "agent", max_attempts=8) for n in range(3)]
-    submit_graph(deployment.deployment.app, user, tasks, Caps())
+    submit_graph(stack.deployment.app, user, tasks, Caps())
     order = BulkOrder(Action.REPRIORITISE, TaskFilter(title="late"), priority=20)
-    start(deployment.deployment.app, user, order, actor=f"user:{user}")
+    start(stack.deployment.app, user, order, actor=f"user:{user}")
 
 
-def _operate(deployment: Stage, *words: str) -> None:
+def _operate(stack: ChaosStack, *words: str) -> None:
     subprocess.run(
-        [*(sys.executable, "-m", "tests.chaos.operator"), deployment.postgres.url(), *words],
-        env={"OVERNIGHT_FAULT": deployment.faults["api"], "PYTHONPATH": str(ROOT)},
-        cwd=deployment.logs,
+        [*(sys.executable, "-m", "tests.chaos.operator"), stack.postgres.url(), *words],
+        env={"OVERNIGHT_FAULT": stack.faults["api"], "PYTHONPATH": str(ROOT)},
+        cwd=stack.logs,
         check=False,
         capture_output=True,
     )
 
 
-def _settle_down(deployment: Stage, load: Load, mode: str, seconds: float, report: Report) -> None:
+def _settle_down(stack: ChaosStack, load: Load, mode: str, seconds: float, report: Report) -> None:
     began = time.monotonic()
     if not load.finish(seconds):
         report.add({"producers": ["some submissions were never answered"]})
-    while deployment.open_tasks() and time.monotonic() - began < seconds:
+    while stack.open_tasks() and time.monotonic() - began < seconds:
         time.sleep(0.2)
-    drained = not deployment.open_tasks()
+    drained = not stack.open_tasks()
     report.notes.append(f"drained in {time.monotonic() - began:.1f} s")
     if not drained:
-        rows = deployment.deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
+        rows = stack.deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")
         report.add({f"not drained within {seconds:g} s": [str(row) for row in rows]})
     report.work["submissions acknowledged"] = len(load.record.acks)
-    report.faults |= {f"restarts of {name}": n for name, n in sorted(deployment.restarts.items())}
-    report.add(checks.invariants(deployment, load.record, drained=drained))
+    report.faults |= {f"restarts of {name}": n for name, n in sorted(stack.restarts.items())}
+    report.add(checks.invariants(stack, load.record, drained=drained))
     if mode == "raise":
         # A bug we planted is a bug to the API too.
         load.record.faults.clear()
-    report.add(checks.promises(deployment, load.record))
-    truth, killed = Truth.read(deployment.truth), _killed_children(deployment)
-    report.add(checks.ground_truth(deployment, truth, killed))
-    report.add(checks.falsely_blamed(deployment, truth, killed))
+    report.add(checks.promises(stack, load.record))
+    truth, killed = HandlerRecord.read(stack.truth), _killed_children(stack)
+    report.add(checks.ground_truth(stack, truth, killed))
+    report.add(checks.falsely_blamed(stack, truth, killed))
     if drained:
-        report.add(leaks.at_rest(deployment))
-    report.add(leaks.departure(deployment, deployment.retire()))
-    findings, _ = logs.of_postgres(deployment)
+        report.add(leaks.at_rest(stack))
+    report.add(leaks.departure(stack, stack.retire()))
+    findings, _ = logs.of_postgres(stack)
     report.add(findings)
-    report.add(logs.drift(deployment))
+    report.add(logs.drift(stack))
     if mode == "kill":
         # Other modes let errors loose anywhere; whoever meets one may say so and may give up.
-        report.add(leaks.exits(deployment.exits, leaks.KILLED))
-        findings, _ = logs.of_deployment(deployment)
+        report.add(leaks.exits(stack.exits, leaks.KILLED))
+        findings, _ = logs.of_deployment(stack)
         report.add(findings)
 
 
-def _killed_children(deployment: Stage) -> set[int]:
+def _killed_children(stack: ChaosStack) -> set[int]:
     """Return the children whose death their worker saw: at a point, for nobody else kills any."""
     killed = re.compile(r"pid:(\d+) exited with 'signal 9 ")
-    return {int(pid) for name in deployment.posts for pid in killed.findall(deployment.said(name))}
+    return {int(pid) for name in stack.services for pid in killed.findall(stack.log_text(name))}

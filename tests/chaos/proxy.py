@@ -1,7 +1,7 @@
 """A TCP proxy that misbehaves on command, between one process and one server.
 
 A link passes bytes until it is told to do worse. Everything it does happens in one thread of its
-own, so a test may change a link's mood from wherever it likes.
+own, so a test may change a link's fault from wherever it likes.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ COMMITS: Final = (
 T = TypeVar("T")
 
 
-class Mood(StrEnum):
+class LinkFault(StrEnum):
     """How a link treats what it carries."""
 
     PASS = "pass"
@@ -48,17 +48,17 @@ class Mood(StrEnum):
     REFUSE = "refuse"
 
 
-class Link:
-    """One listening port in front of one server's port; `mood` may be changed at any time."""
+class ProxyLink:
+    """One listening port in front of one server's port; `fault` may be changed at any time."""
 
     def __init__(self, proxy: "FaultProxy", target: int) -> None:
         self._proxy = proxy
         self._target = target
         self.port = free_port()
-        self.mood = Mood.PASS
+        self.fault = LinkFault.PASS
         self.delay_seconds = 0.0
         self.commits_to_pass = 0
-        # How often a mood met something to spoil: bytes, or a connection.
+        # How often a fault met something to spoil: bytes, or a connection.
         self.spoiled = 0
         self._pairs: set[_Pair] = set()
         self._changed = asyncio.Event()
@@ -69,28 +69,28 @@ class Link:
         """How many connections the link carries now."""
         return len(self._pairs)
 
-    def become(self, mood: Mood, *, delay_seconds: float = 0.0) -> None:
+    def become(self, fault: LinkFault, *, delay_seconds: float = 0.0) -> None:
         """Treat everything from now on like this."""
-        self._proxy.call(self._become(mood, delay_seconds))
+        self._proxy.call(self._become(fault, delay_seconds))
 
     def forget_next_commit(self, *, after: int = 0) -> None:
         """Lose the answer to one COMMIT, after so many that pass, and behave again."""
         self.commits_to_pass = after
-        self.become(Mood.FORGET_ONE_COMMIT)
+        self.become(LinkFault.FORGET_ONE_COMMIT)
 
     def heal(self) -> None:
         """Behave again; connections that lost bytes meanwhile are reset."""
-        self.become(Mood.PASS)
+        self.become(LinkFault.PASS)
 
     def cut(self) -> int:
         """Reset every connection there is; new ones are welcome. Return how many there were."""
         return self._proxy.call(self._cut())
 
-    async def _become(self, mood: Mood, delay_seconds: float) -> None:
-        self.mood, self.delay_seconds = mood, delay_seconds
+    async def _become(self, fault: LinkFault, delay_seconds: float) -> None:
+        self.fault, self.delay_seconds = fault, delay_seconds
         self._changed.set()
         self._changed = asyncio.Event()
-        if mood is not Mood.HALF_OPEN:
+        if fault is not LinkFault.HALF_OPEN:
             for pair in [pair for pair in self._pairs if pair.lost_bytes]:
                 pair.reset()
 
@@ -111,7 +111,7 @@ class Link:
             self._server.close()
 
     async def changed(self, seconds: float | None = None) -> None:
-        """Wait for another mood, at most so long."""
+        """Wait for another fault, at most so long."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 
@@ -130,7 +130,7 @@ class Link:
 class _Pair:
     """One connection and its counterpart to the server."""
 
-    def __init__(self, link: Link, client: asyncio.StreamWriter) -> None:
+    def __init__(self, link: ProxyLink, client: asyncio.StreamWriter) -> None:
         self.link = link
         self.lost_bytes = False
         self.mute = False
@@ -138,10 +138,10 @@ class _Pair:
 
     async def carry(self, reader: asyncio.StreamReader, target: int) -> None:
         """Carry bytes both ways until either end closes."""
-        if self.link.mood is Mood.REFUSE:
+        if self.link.fault is LinkFault.REFUSE:
             self.link.spoiled += 1
             return
-        while self.link.mood is Mood.HALF_OPEN:
+        while self.link.fault is LinkFault.HALF_OPEN:
             self.link.spoiled += 1
             self.lost_bytes = True
             await self.link.changed()
@@ -150,8 +150,8 @@ class _Pair:
         from_server, to_server = await asyncio.open_connection(LOOPBACK, target)
         self._writers.append(to_server)
         ways = [
-            asyncio.ensure_future(self._pump(reader, to_server, Mood.DEAF_SERVER)),
-            asyncio.ensure_future(self._pump(from_server, self._writers[0], Mood.DEAF_CLIENT)),
+            asyncio.ensure_future(self._pump(reader, to_server, LinkFault.DEAF_SERVER)),
+            asyncio.ensure_future(self._pump(from_server, self._writers[0], LinkFault.DEAF_CLIENT)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
@@ -169,27 +169,29 @@ class _Pair:
             writer.transport.abort()
 
     async def _pump(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: Mood
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, deaf: LinkFault
     ) -> None:
         while data := await reader.read(CHUNK):
             await self._pass_on(data, writer, deaf)
 
-    async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter, deaf: Mood) -> None:
-        while self.link.mood is deaf:
+    async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter, deaf: LinkFault) -> None:
+        while self.link.fault is deaf:
             self.link.spoiled += 1
             await self.link.changed()
-        match self.link.mood:
-            case Mood.HALF_OPEN:
+        match self.link.fault:
+            case LinkFault.HALF_OPEN:
                 self.link.spoiled += 1
                 self.lost_bytes = True
                 return
-            case Mood.DELAY:
+            case LinkFault.DELAY:
                 self.link.spoiled += 1
                 await self.link.changed(self.link.delay_seconds)
-            case Mood.TRICKLE:
+            case LinkFault.TRICKLE:
                 self.link.spoiled += 1
                 data = await self._trickle(data, writer)
-            case Mood.FORGET_COMMIT | Mood.FORGET_ONE_COMMIT if self._is_to_forget(data, deaf):
+            case LinkFault.FORGET_COMMIT | LinkFault.FORGET_ONE_COMMIT if self._is_to_forget(
+                data, deaf
+            ):
                 self.link.spoiled += 1
                 self.mute = True
                 writer.write(data)
@@ -202,18 +204,18 @@ class _Pair:
         writer.write(data)
         await writer.drain()
 
-    def _is_to_forget(self, data: bytes, deaf: Mood) -> bool:
-        if deaf is not Mood.DEAF_SERVER or not any(word in data for word in COMMITS):
+    def _is_to_forget(self, data: bytes, deaf: LinkFault) -> bool:
+        if deaf is not LinkFault.DEAF_SERVER or not any(word in data for word in COMMITS):
             return False
-        if self.link.mood is Mood.FORGET_ONE_COMMIT:
+        if self.link.fault is LinkFault.FORGET_ONE_COMMIT:
             self.link.commits_to_pass -= 1
             if self.link.commits_to_pass >= 0:
                 return False
-            self.link.mood = Mood.PASS
+            self.link.fault = LinkFault.PASS
         return True
 
     async def _trickle(self, data: bytes, writer: asyncio.StreamWriter) -> bytes:
-        while data and self.link.mood is Mood.TRICKLE:
+        while data and self.link.fault is LinkFault.TRICKLE:
             writer.write(data[:1])
             await writer.drain()
             data = data[1:]
@@ -227,9 +229,9 @@ class FaultProxy:
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._links: list[Link] = []
+        self._links: list[ProxyLink] = []
 
-    def link(self, target: int) -> Link:
+    def link(self, target: int) -> ProxyLink:
         """Open a link to a server's port on this machine."""
         link = self.call(self._open(target))
         self._links.append(link)
@@ -244,8 +246,8 @@ class FaultProxy:
         """Do something in the proxy's thread and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
-    async def _open(self, target: int) -> Link:
-        link = Link(self, target)
+    async def _open(self, target: int) -> ProxyLink:
+        link = ProxyLink(self, target)
         await link.listen()
         return link
 

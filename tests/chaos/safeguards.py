@@ -16,7 +16,7 @@ class Mutant:
     """One safeguard less: in which file, what is replaced by what, and who must notice.
 
     `tests` names tests that must fail, each with words of the reason it must give. `chaos` names
-    findings of a chaos run: a short one, tilted as `tilt` says, must show one of them. A safeguard
+    findings of a chaos run: a short one, biased as `bias` says, must show one of them. A safeguard
     may stand behind others; so chaos does `also_without` these.
     """
 
@@ -25,7 +25,7 @@ class Mutant:
     tests: Mapping[str, str]
     chaos: Sequence[str] = ()
     also_without: Mapping[str, Edit] = field(default_factory=dict)
-    tilt: str = "late"
+    bias: str = "late"
 
 
 FENCE: Final = (
@@ -44,7 +44,7 @@ OWN_CLOCK: Final = (
     "return self._confirmed_at + self._limits.lease - self._limits.margin",
     "return self._confirmed_at + 3600",
 )
-# What chaos also does without in each tilt; a deployment that lost nothing else must stay green.
+# What chaos also does without in each bias; a deployment that lost nothing else must stay green.
 COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": [], "kin": []}
 MUTANTS: Final = (
     Mutant(
@@ -60,7 +60,7 @@ MUTANTS: Final = (
         },
         # Claims beyond a limit, or claims that wait for each other, with lanes in any order.
         chaos=["I06", "deadlock detected"],
-        tilt="crowd",
+        bias="crowd",
     ),
     Mutant(
         "the pool's lock in the gate",
@@ -112,7 +112,7 @@ MUTANTS: Final = (
             "::test_eight_submits_at_once_get_only_the_five_places_there_are": "assert 8 == 5",
         },
         chaos=["I12"],
-        tilt="kin",
+        bias="kin",
     ),
     Mutant(
         "the once in flipping an edge",

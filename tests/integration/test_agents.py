@@ -14,7 +14,7 @@ from overnight_server.insight.workers import list_workers
 from overnight_server.maintenance.reap import reap, retire_agents
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import CLAIM_SETTINGS, Deployment
-from tests.support.outside import AGENTS, Outsider, outsider
+from tests.support.pull_agent import AGENTS, PullAgent, register_agent
 
 LEASE = timedelta(seconds=90)
 SECOND = timedelta(seconds=1)
@@ -39,7 +39,7 @@ def test_an_agent_is_registered_with_the_deployments_defaults(api_user: ApiUser)
 
 
 def test_the_same_name_again_is_the_same_agent_changed(api_user: ApiUser) -> None:
-    first = outsider(api_user, budget_usd=1.5)
+    first = register_agent(api_user, budget_usd=1.5)
     api_user.deployment.run("UPDATE agents SET budget_remaining_usd = 0.5")
 
     again = api_user.ask("POST", AGENTS, json={"name": "laptop", "slots": 7, "budget_usd": 1.5})
@@ -47,15 +47,15 @@ def test_the_same_name_again_is_the_same_agent_changed(api_user: ApiUser) -> Non
     assert again.status_code == 200
     assert (again.json()["id"], again.json()["slots"]) == (first.id, 7)
     assert again.json()["budget_remaining_usd"] == 0.5
-    assert outsider(api_user.guest()).id != first.id
+    assert register_agent(api_user.guest()).id != first.id
 
 
 def test_an_agent_never_serves_who_took_over_its_owners_old_name(api_user: ApiUser) -> None:
     rename_user(api_user.deployment.app, api_user.user, "ada")
-    laptop = outsider(api_user)
+    laptop = register_agent(api_user)
     rename_user(api_user.deployment.app, api_user.user, "bob")
     newcomer = api_user.guest(name="ada")
-    theirs = outsider(newcomer)
+    theirs = register_agent(newcomer)
     newcomer.created()
 
     assert laptop.claim().status_code == 204
@@ -67,8 +67,8 @@ def test_an_agent_never_serves_who_took_over_its_owners_old_name(api_user: ApiUs
 
 
 def test_another_users_agent_is_not_found(api_user: ApiUser) -> None:
-    theirs = outsider(api_user.guest())
-    mine = Outsider(api_user, theirs.id)
+    theirs = register_agent(api_user.guest())
+    mine = PullAgent(api_user, theirs.id)
 
     for method, path in (
         ("GET", ""),
@@ -106,7 +106,7 @@ def test_only_an_admins_agent_may_serve_everyone(
 def test_a_claim_tells_all_that_is_needed_to_run_the_task(api_user: ApiUser) -> None:
     task = api_user.created(type="echo", payload={"a": 1}, description="more", prompt="do it")
 
-    work = outsider(api_user).work()
+    work = register_agent(api_user).work()
 
     assert work["task_id"] == task["id"]
     assert (work["payload"], work["spec"]) == ({"a": 1}, {"prompt": "do it"})
@@ -117,7 +117,7 @@ def test_a_claim_tells_all_that_is_needed_to_run_the_task(api_user: ApiUser) -> 
 
 
 def test_a_claim_without_work_returns_no_body(api_user: ApiUser) -> None:
-    answer = outsider(api_user).claim()
+    answer = register_agent(api_user).claim()
 
     assert (answer.status_code, answer.content) == (204, b"")
 
@@ -126,8 +126,8 @@ def test_an_agent_claims_its_owners_tasks_alone(api_user: ApiUser) -> None:
     guest = api_user.guest()
     guest.created()
 
-    assert outsider(api_user).claim().status_code == 204
-    assert outsider(guest).claim().status_code == 200
+    assert register_agent(api_user).claim().status_code == 204
+    assert register_agent(guest).claim().status_code == 200
 
 
 def test_an_agent_for_everyone_serves_the_least_served_first(api_user: ApiUser) -> None:
@@ -136,7 +136,7 @@ def test_an_agent_for_everyone_serves_the_least_served_first(api_user: ApiUser) 
         api_user.created()
     guest = api_user.guest()
     theirs = guest.created()
-    agent = outsider(admin, serves="everyone", slots=3)
+    agent = register_agent(admin, serves="everyone", slots=3)
 
     first, second = agent.work(), agent.work()
 
@@ -146,7 +146,7 @@ def test_an_agent_for_everyone_serves_the_least_served_first(api_user: ApiUser) 
 def test_an_agent_holds_no_more_than_its_slots(api_user: ApiUser) -> None:
     for _ in range(3):
         api_user.created()
-    agent = outsider(api_user, slots=2)
+    agent = register_agent(api_user, slots=2)
 
     assert [agent.claim().status_code for _ in range(3)] == [200, 200, 204]
     assert api_user.ask("GET", f"{AGENTS}/{agent.id}").json()["busy"] == 2
@@ -156,21 +156,25 @@ def test_an_agent_gets_only_tasks_of_its_capabilities_and_types(api_user: ApiUse
     api_user.created(type="paint", required_capabilities=["gpu"])
     named = api_user.created(type="echo", agent_name="laptop")
 
-    assert outsider(api_user, "bare").claim().status_code == 204
+    assert register_agent(api_user, "bare").claim().status_code == 204
     assert (
-        outsider(api_user, "narrow", types=["other"], capabilities=["gpu"]).claim().status_code
+        register_agent(api_user, "narrow", types=["other"], capabilities=["gpu"])
+        .claim()
+        .status_code
         == 204
     )
-    painter = outsider(api_user, "painter", types=["paint"], capabilities=["gpu", "agent:laptop"])
+    painter = register_agent(
+        api_user, "painter", types=["paint"], capabilities=["gpu", "agent:laptop"]
+    )
     assert painter.work()["type"] == "paint"
     assert painter.claim().status_code == 204
-    laptop = outsider(api_user, "laptop", capabilities=["agent:laptop"])
+    laptop = register_agent(api_user, "laptop", capabilities=["agent:laptop"])
     assert laptop.work()["task_id"] == named["id"]
 
 
 def test_workers_leave_a_type_to_the_agent_that_names_it(api_user: ApiUser) -> None:
     api_user.deployment.agent(types=["echo"])
-    agent = outsider(api_user, types=["film"])
+    agent = register_agent(api_user, types=["film"])
     api_user.created(type="film")
 
     assert api_user.deployment.claim().claims == []
@@ -180,31 +184,31 @@ def test_workers_leave_a_type_to_the_agent_that_names_it(api_user: ApiUser) -> N
 def test_an_agent_without_money_gets_nothing(api_user: ApiUser) -> None:
     api_user.created(estimated_cost_usd=1)
 
-    assert outsider(api_user, "poor", budget_usd=0.5).claim().status_code == 204
-    assert outsider(api_user, "rich", budget_usd=1.5).claim().status_code == 200
+    assert register_agent(api_user, "poor", budget_usd=0.5).claim().status_code == 204
+    assert register_agent(api_user, "rich", budget_usd=1.5).claim().status_code == 200
 
 
 def test_every_other_gate_holds_for_agents_too(api_user: ApiUser) -> None:
     guest = api_user.guest(max_concurrent_agents=1)
     guest.created()
     guest.created()
-    agent = outsider(guest, slots=5)
+    agent = register_agent(guest, slots=5)
     assert agent.claim().status_code == 200
     assert agent.claim().status_code == 204, "the plan's cap"
 
     other = api_user.guest()
     other.created(project_id="site")
     other.created(project_id="site")
-    agent = outsider(other, slots=5)
+    agent = register_agent(other, slots=5)
     assert [agent.claim().status_code for _ in range(2)] == [200, 204]
 
     pause(api_user.deployment.app, EVERYTHING, actor="human:test")
     api_user.created()
-    assert outsider(api_user).claim().status_code == 204
+    assert register_agent(api_user).claim().status_code == 204
 
 
 def test_the_dispatcher_fills_no_pull_pool(api_user: ApiUser) -> None:
-    outsider(api_user)
+    register_agent(api_user)
     api_user.deployment.agent()
 
     pools = api_user.deployment.rows("SELECT name, kind FROM pools ORDER BY name")
@@ -215,29 +219,29 @@ def test_the_dispatcher_fills_no_pull_pool(api_user: ApiUser) -> None:
 
 def test_a_drained_agent_gets_no_new_task_and_is_informed(api_user: ApiUser) -> None:
     api_user.created()
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
 
     assert api_user.ask("POST", f"{AGENTS}/{agent.id}/drain").json() == {"ok": True}
 
     assert agent.claim().status_code == 204
     beat = api_user.ask("POST", f"{AGENTS}/{agent.id}/heartbeat")
     assert beat.json() == {"status": "draining"}
-    assert outsider(api_user).claim().status_code == 200, "coming back ends the drain"
+    assert register_agent(api_user).claim().status_code == 200, "coming back ends the drain"
 
 
 def test_an_agent_that_left_must_register_again(api_user: ApiUser) -> None:
     api_user.created()
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
 
     assert api_user.ask("DELETE", f"{AGENTS}/{agent.id}").status_code == 200
 
     assert (agent.claim().status_code, agent.claim().json()["code"]) == (409, "AGENT_OFFLINE")
-    assert outsider(api_user).claim().status_code == 200
+    assert register_agent(api_user).claim().status_code == 200
 
 
 def test_a_silent_agent_is_retired_after_its_own_time(api_user: ApiUser) -> None:
-    outsider(api_user, lease_seconds=300)
-    short = outsider(api_user, "short")
+    register_agent(api_user, lease_seconds=300)
+    short = register_agent(api_user, "short")
 
     api_user.deployment.move_clock(LEASE + SECOND)
 
@@ -247,7 +251,7 @@ def test_a_silent_agent_is_retired_after_its_own_time(api_user: ApiUser) -> None
 
 def test_a_dead_agents_run_is_tried_again_and_not_billed(api_user: ApiUser) -> None:
     task = api_user.created()
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     agent.begin()
 
     api_user.deployment.move_clock(LEASE + SECOND)
@@ -261,10 +265,10 @@ def test_a_dead_agents_run_is_tried_again_and_not_billed(api_user: ApiUser) -> N
 
 def test_a_run_of_an_agent_that_came_back_is_not_taken_for_its_own_death(api_user: ApiUser) -> None:
     api_user.created()
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     agent.begin()
     api_user.deployment.move_clock(LEASE)
-    outsider(api_user)
+    register_agent(api_user)
 
     api_user.deployment.move_clock(SECOND)
     reap(api_user.deployment.dispatcher)
@@ -274,7 +278,7 @@ def test_a_run_of_an_agent_that_came_back_is_not_taken_for_its_own_death(api_use
 
 def test_a_claim_that_is_never_started_goes_back_for_nothing(api_user: ApiUser) -> None:
     task = api_user.created()
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     work = agent.work()
 
     api_user.deployment.move_clock(timedelta(seconds=61))
@@ -282,14 +286,14 @@ def test_a_claim_that_is_never_started_goes_back_for_nothing(api_user: ApiUser) 
 
     row = api_user.deployment.row(api_user.row_id(task["id"]))
     assert (row["state"], row["attempts"]) == ("ready", 0)
-    late = agent.say(work, "start")
+    late = agent.report(work, "start")
     assert (late.status_code, late.json()["code"]) == (409, "STALE_ATTEMPT")
 
 
 def test_workers_and_explain_count_the_agents_slots(api_user: ApiUser) -> None:
     api_user.created()
     waiting = api_user.created(type="echo")
-    agent = outsider(api_user, slots=1)
+    agent = register_agent(api_user, slots=1)
     agent.begin()
 
     [worker] = list_workers(api_user.deployment.app)
@@ -302,22 +306,22 @@ def test_workers_and_explain_count_the_agents_slots(api_user: ApiUser) -> None:
 
 
 def test_explain_counts_nobody_elses_agents_and_no_other_types(api_user: ApiUser) -> None:
-    outsider(api_user.guest(), "theirs")
+    register_agent(api_user.guest(), "theirs")
     task = parse_task(api_user.created(type="echo")["id"])
-    outsider(api_user, "painter", types=["paint"])
+    register_agent(api_user, "painter", types=["paint"])
 
     told = explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS)
 
     assert [one.code for one in told.reasons] == ["handler"]
     assert "accepts no tasks of the type 'echo'" in told.reasons[0].message
-    outsider(api_user, "echoes", types=["echo"])
+    register_agent(api_user, "echoes", types=["echo"])
     assert explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS).starts_next
 
 
 def test_a_type_of_an_agent_that_left_waits_for_it_for_a_day(api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent(types=["echo"])
-    away = outsider(api_user, types=["film"])
+    away = register_agent(api_user, types=["film"])
     task = parse_task(api_user.created(type="film")["id"])
     api_user.ask("DELETE", f"{AGENTS}/{away.id}")
 

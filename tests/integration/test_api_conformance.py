@@ -4,8 +4,8 @@ import pytest
 
 from tests.support.conformance import ConformanceReport, conform
 from tests.support.deployment import Deployment
+from tests.support.live_api import serve
 from tests.support.seeded_data import furnish
-from tests.support.serving import serve
 
 SHOWN = 10
 

@@ -11,8 +11,8 @@ import pytest
 from overnight_server.api.http.openapi import EXAMPLES
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
+from tests.support.live_api import serve
 from tests.support.seeded_data import furnish
-from tests.support.serving import serve
 
 JSON = {"Content-Type": "application/json"}
 

@@ -19,7 +19,7 @@ from tests.support import logins
 from tests.support.api_user import DEAD_REDIS, NO_FILE, TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.operations import operations
-from tests.support.outside import outsider
+from tests.support.pull_agent import register_agent
 
 
 @pytest.fixture
@@ -82,17 +82,17 @@ def test_an_invalid_claim_token_does_not_count_against_the_run(
     }
     with serve_api(deployment, database_url, **slow) as api_user:
         api_user.created()
-        laptop = outsider(api_user)
+        laptop = register_agent(api_user)
         ended = laptop.begin()
-        laptop.say(ended, "release")
+        laptop.report(ended, "release")
         work = laptop.begin()
         *_, epoch, digest = work["token"].split("_")
         invented = work["token"].replace(digest, "0" * len(digest))
         of_nobody = f"overnight_claim_{'0' * 32}_{epoch}_{digest}"
         shown = [{**work, "token": token} for token in (invented, of_nobody, ended["token"])]
-        told = [[laptop.say(one, "heartbeat").status_code for _ in range(8)] for one in shown]
+        told = [[laptop.report(one, "heartbeat").status_code for _ in range(8)] for one in shown]
 
-        beats = [laptop.say(work, "heartbeat").status_code for _ in range(7)]
+        beats = [laptop.report(work, "heartbeat").status_code for _ in range(7)]
 
     assert work["task_id"] == ended["task_id"]
     assert told[:2] == [[401] * 8, [404] * 8]

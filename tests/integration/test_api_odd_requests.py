@@ -8,7 +8,7 @@ import pytest
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.operations import operations
-from tests.support.outside import outsider
+from tests.support.pull_agent import register_agent
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_an_artifact_that_cannot_be_stored_is_refused(
     api_user: ApiUser, kind: str, content: str, status: int
 ) -> None:
     api_user.created()
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     work = agent.begin()
     headers = {"Authorization": f"Bearer {work['token']}", "Content-Type": "application/json"}
     sent = f'{{"name": "a", "kind": "{kind}", "content": "{content}"}}'.encode()

@@ -16,7 +16,7 @@ from overnight_server.intake.submit import Submitted, submit
 from overnight_server.store.db import Db
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
-from tests.support.outside import outsider
+from tests.support.pull_agent import register_agent
 
 QUEUE = "/api/queue"
 
@@ -102,7 +102,7 @@ def test_secrets_of_an_entry_reach_the_runner_and_nobody_else(api_user: ApiUser)
     shown = entry(api_user, queue_id)
     assert shown["env"] == {"API_KEY": "***", "DB": "postgres://a:***@db/x", "CI": "1"}
     assert shown["project"] == {"name": "site", "token": "***"}
-    assert outsider(api_user).work()["spec"]["env"] == env
+    assert register_agent(api_user).work()["spec"]["env"] == env
 
 
 def test_a_dispatched_entry_names_its_agent(api_user: ApiUser) -> None:

@@ -26,7 +26,7 @@ from overnight_server.intake.submit import submit_graph
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.operations import Operation, operations
-from tests.support.outside import outsider
+from tests.support.pull_agent import register_agent
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
     "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
     "key_id": (lambda api_user: key_id_of(api_user.key), lambda: "000000000000"),
-    "agent_id": (lambda api_user: outsider(api_user).id, new_agent_id),
+    "agent_id": (lambda api_user: register_agent(api_user).id, new_agent_id),
     "user_id": (
         lambda api_user: str(api_user.user),
         lambda: "6d0c1b1e-0000-4000-8000-000000000000",

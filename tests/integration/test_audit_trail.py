@@ -12,9 +12,9 @@ from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
 from overnight_server.maintenance.bulk import run_bulks
 from tests.support.api_user import TASKS, ApiUser, serve_api
-from tests.support.bulk import sound
+from tests.support.bulk import assert_invariants
 from tests.support.deployment import AGENT, Deployment
-from tests.support.outside import AGENTS, outsider
+from tests.support.pull_agent import AGENTS, register_agent
 
 GRAPH = {"title": "second", "tasks": [{"name": "b", "title": "b", "payload": {"pin": "0815"}}]}
 
@@ -23,7 +23,7 @@ GRAPH = {"title": "second", "tasks": [{"name": "b", "title": "b", "payload": {"p
 def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
     with serve_api(deployment, database_url) as api_user:
         yield api_user
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def trail(deployment: Deployment, beginning: str) -> list[Mapping[str, Any]]:
@@ -73,7 +73,7 @@ def test_agents_outside_come_drain_and_leave_on_record(api_user: ApiUser) -> Non
 
 
 def test_an_agent_that_was_only_silent_was_removed_by_nobody(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     api_user.deployment.run("UPDATE agents SET status = 'offline' WHERE id = :id", id=agent.id)
 
     assert trail(api_user.deployment, "agent.removed") == []
@@ -144,7 +144,7 @@ def test_an_edit_tells_what_it_changed_but_no_payload(api_user: ApiUser) -> None
 
 def test_who_asked_a_run_to_stop_is_on_record_once(api_user: ApiUser) -> None:
     task = api_user.created()
-    work = outsider(api_user).begin()
+    work = register_agent(api_user).begin()
     assert work["task_id"] == task["id"]
 
     for _ in range(2):

@@ -26,9 +26,9 @@ from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.outcome.presence import WorkerCard, join
+from tests.support.costs import ACTOR, beat, start_all
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, Deployment
-from tests.support.invariants import told, violations
-from tests.support.money import ACTOR, beat, started
+from tests.support.invariants import describe_violations, violations
 from tests.support.rivals import Connect, Rival, meet_at_lane
 
 DAY = timedelta(days=1)
@@ -38,7 +38,7 @@ DAY = timedelta(days=1)
 def _books_balance(deployment: Deployment) -> object:
     yield
     found = violations(deployment.owner)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def graph(
@@ -89,7 +89,7 @@ def test_an_approval_raises_the_ceiling_and_the_task_completes(deployment: Deplo
 
     assert (approved.budget, approved.resumed) == (Budget.TASK, 1)
     assert float(deployment.row(task)["max_cost_usd"]) == 3.7
-    [again] = started(deployment)
+    [again] = start_all(deployment)
     assert (again.ceiling_usd, again.spent_usd) == (3.7, 1.2)
     assert deployment.settle(again, Returned("done", cost_usd=1.0))
     assert deployment.state(task) == "completed"
@@ -106,7 +106,7 @@ def test_stopping_a_task_that_waits_for_approval_cancels_its_dependents(
     deployment.agent()
     tasks = [NewTask("a", "echo", max_cost_usd=1.0), NewTask("b", "echo")]
     first, second = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
-    [run] = started(deployment)
+    [run] = start_all(deployment)
     deployment.settle(run, Suspended(cost_usd=1.0))
     assert deployment.state(second.task_id) == "pending"
 
@@ -192,7 +192,7 @@ def test_a_graph_starts_only_what_its_budget_can_pay(deployment: Deployment) -> 
     deployment.agent()
     tasks = graph(deployment, user, 5, budget=2.5, cost=1.0)
 
-    runs = started(deployment)
+    runs = start_all(deployment)
 
     assert len(runs) == 2
     assert not deployment.claim().claims
@@ -212,7 +212,7 @@ def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on
     deployment.agent()
     tasks = [NewTask(f"t{n}", "echo") for n in range(3)]
     made = submit_graph(deployment.app, user, tasks, LOOSE, budget_usd=1.0)
-    runs = started(deployment)
+    runs = start_all(deployment)
     assert len(runs) == 3  # nobody said what they cost
     assert beat(deployment, runs[0], 0.6) is HeartbeatAnswer.CONTINUE
     assert beat(deployment, runs[1], 0.6) is HeartbeatAnswer.BUDGET
@@ -224,7 +224,7 @@ def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on
 
     set_dag_budget(deployment.app, dag_of(deployment, made[0].task_id), 5.0, actor=ACTOR)
 
-    assert len(started(deployment)) == 2
+    assert len(start_all(deployment)) == 2
     assert not list_approvals(deployment.app)
 
 
@@ -233,7 +233,7 @@ def test_approving_one_of_a_graph_raises_the_graphs_budget(deployment: Deploymen
     deployment.agent()
     tasks = [NewTask(f"t{n}", "echo") for n in range(2)]
     made = submit_graph(deployment.app, user, tasks, LOOSE, budget_usd=1.0)
-    for run in started(deployment):
+    for run in start_all(deployment):
         beat(deployment, run, 0.6)
         deployment.settle(run, Suspended(cost_usd=0.6))
 

@@ -21,7 +21,18 @@ from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import run_bulks
-from tests.support.bulk import FATAL, ME, begin, counts, dead, finish, moves, order, seen, sound
+from tests.support.bulk import (
+    FATAL,
+    ME,
+    assert_invariants,
+    begin,
+    counts,
+    dead,
+    finish,
+    get_operation,
+    moves,
+    order,
+)
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin as begin_run
 
@@ -53,7 +64,7 @@ def test_a_bulk_cancel_changes_only_the_selected_tasks(
 
     assert (told_before.total, told_before.applies) == (5, 4)
     assert told_before.sample == [running, *wanted[::-1]]
-    assert counts(seen(deployment, user, bulk_id)) == (5, 4, 1, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (5, 4, 1, {})
     assert [deployment.state(task) for task in wanted] == ["cancelled"] * 3
     assert deployment.row(running)["cancel_requested_at"] is not None
     assert [deployment.state(task) for task in (ended, *others)] == [
@@ -62,7 +73,7 @@ def test_a_bulk_cancel_changes_only_the_selected_tasks(
         "ready",
     ]
     assert moves(deployment, wanted[0], "cancelled") == [ME]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_preview_changes_nothing(deployment: Deployment, user: UserId) -> None:
@@ -83,7 +94,7 @@ def test_failed_tasks_are_retried_and_what_is_closed_is_refused(
     bulk_id = begin(deployment, user, order("retry", status="failed"))
     finish(deployment)
 
-    view = seen(deployment, user, bulk_id)
+    view = get_operation(deployment, user, bulk_id)
     assert counts(view) == (3, 2, 0, {"NOT_RETRYABLE": 1})
     assert (view.state, view.done) == ("completed", 3)
     assert [deployment.state(task) for task in (first, second, closed)] == [
@@ -93,7 +104,7 @@ def test_failed_tasks_are_retried_and_what_is_closed_is_refused(
     ]
     letter = deployment.one("SELECT * FROM dead_letters WHERE task_id = :id", id=first)
     assert (letter["resolution"], letter["note"]) == ("retry", show_bulk(bulk_id))
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_bulk_retry_keeps_to_the_users_cap(deployment: Deployment, user: UserId) -> None:
@@ -109,9 +120,9 @@ def test_a_bulk_retry_keeps_to_the_users_cap(deployment: Deployment, user: UserI
     bulk_id = begin(deployment, user, order("retry", status="cancelled"))
     finish(deployment)
 
-    assert counts(seen(deployment, user, bulk_id)) == (7, 4, 0, {"TOO_MANY_PENDING": 3})
+    assert counts(get_operation(deployment, user, bulk_id)) == (7, 4, 0, {"TOO_MANY_PENDING": 3})
     assert deployment.lane(user)["waiting"] == 4
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_bulk_retry_keeps_to_the_deployments_cap(deployment: Deployment, user: UserId) -> None:
@@ -121,14 +132,14 @@ def test_a_bulk_retry_keeps_to_the_deployments_cap(deployment: Deployment, user:
     bulk_id = begin(deployment, user, order("retry", status="failed"))
     run_bulks(deployment.dispatcher, Caps(queue_max_size=3))
 
-    assert counts(seen(deployment, user, bulk_id)) == (4, 2, 0, {"QUEUE_FULL": 2})
+    assert counts(get_operation(deployment, user, bulk_id)) == (4, 2, 0, {"QUEUE_FULL": 2})
     states = [deployment.state(task) for task in tasks]
     assert states == ["ready"] * 2 + ["dead_lettered"] * 2
     left = deployment.rows(
         "SELECT task_id FROM dead_letters WHERE resolved_at IS NULL ORDER BY task_id"
     )
     assert [row["task_id"] for row in left] == tasks[2:]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_refused_retry_takes_back_what_it_began(deployment: Deployment, user: UserId) -> None:
@@ -141,12 +152,12 @@ def test_a_refused_retry_takes_back_what_it_began(deployment: Deployment, user: 
     bulk_id = begin(deployment, user, order("retry", title="b"))
     finish(deployment)
 
-    assert counts(seen(deployment, user, bulk_id)) == (1, 0, 0, {"UPSTREAM_ENDED": 1})
+    assert counts(get_operation(deployment, user, bulk_id)) == (1, 0, 0, {"UPSTREAM_ENDED": 1})
     assert [deployment.state(one.task_id) for one in (parent, child)] == [
         "dead_lettered",
         "cancelled",
     ]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -160,12 +171,12 @@ def test_a_chain_is_cancelled_and_retried_in_bulk(deployment: Deployment, user: 
     back = begin(deployment, user, order("retry", status="cancelled"))
     finish(deployment)
 
-    assert counts(seen(deployment, user, stopped)) == (5, 5, 0, {})
+    assert counts(get_operation(deployment, user, stopped)) == (5, 5, 0, {})
     # What came back with its parent in one chunk is left alone in the next.
-    total, changed, skipped, refused = counts(seen(deployment, user, back))
+    total, changed, skipped, refused = counts(get_operation(deployment, user, back))
     assert (total, changed + skipped, refused) == (5, 5, {})
     assert [deployment.state(task) for task in chain] == ["ready", *["pending"] * 4]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_graph_comes_back_though_its_first_task_waits_for_its_last(
@@ -180,9 +191,9 @@ def test_a_graph_comes_back_though_its_first_task_waits_for_its_last(
     bulk_id = begin(deployment, user, order("retry", title="step"))
     finish(deployment)
 
-    assert counts(seen(deployment, user, bulk_id)) == (4, 4, 0, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (4, 4, 0, {})
     assert [deployment.state(task) for task in chain] == [*["pending"] * 3, "ready"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_task_that_came_back_and_failed_again_is_left_alone(
@@ -201,7 +212,7 @@ def test_a_task_that_came_back_and_failed_again_is_left_alone(
     finish(deployment)
 
     assert deployment.state(child.task_id) == "dead_lettered"
-    assert counts(seen(deployment, user, bulk_id)) == (2, 1, 1, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (2, 1, 1, {})
 
 
 def test_waiting_tasks_are_moved_up_and_the_others_skipped(
@@ -214,11 +225,11 @@ def test_waiting_tasks_are_moved_up_and_the_others_skipped(
     bulk_id = begin(deployment, user, order("reprioritise", 20, type="echo"))
     finish(deployment)
 
-    assert counts(seen(deployment, user, bulk_id)) == (4, 2, 2, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (4, 2, 2, {})
     assert [deployment.row(task)["priority"] for task in (*late, same)] == [20, 20, 20]
     assert deployment.row(running)["priority"] == 5
     assert deployment.row(late[0])["sort_key"] < deployment.row(same)["sort_key"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.parametrize(
@@ -269,7 +280,7 @@ def test_each_chunk_is_a_short_transaction_of_its_own(
     tasks = [deployment.task(user, title="yes" if n % 4 == 0 else "no") for n in range(14)]
     bulk_id = begin(deployment, user, order("cancel", title="yes"))
     steps = []
-    while not (view := seen(deployment, user, bulk_id)).finished_at:
+    while not (view := get_operation(deployment, user, bulk_id)).finished_at:
         steps.append(view.done)
         assert run_bulks(deployment.dispatcher) <= 2
 
@@ -298,7 +309,7 @@ def test_everybody_gets_a_chunk_before_anybody_gets_a_second(
     assert run_bulks(deployment.dispatcher) == 2
 
     assert deployment.state(only) == "cancelled"
-    assert [seen(deployment, large, one).done for one in (first, second)] == [1, 0]
+    assert [get_operation(deployment, large, one).done for one in (first, second)] == [1, 0]
 
 
 def test_tasks_submitted_after_the_start_are_not_changed(
@@ -314,7 +325,7 @@ def test_tasks_submitted_after_the_start_are_not_changed(
     finish(deployment)
 
     assert slow < early < late
-    assert counts(seen(deployment, user, bulk_id)) == (1, 1, 0, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (1, 1, 0, {})
     assert [deployment.state(task) for task in (slow, early, late)] == [
         "ready",
         "cancelled",
@@ -331,7 +342,7 @@ def test_a_task_that_no_longer_matches_is_counted_as_skipped(
 
     finish(deployment)
 
-    view = seen(deployment, user, bulk_id)
+    view = get_operation(deployment, user, bulk_id)
     assert counts(view) == (3, 2, 1, {})
     assert view.done == 3
 
@@ -349,7 +360,7 @@ def test_a_cancelled_operation_goes_no_further(
     after = run_bulks(deployment.dispatcher)
 
     assert after == 0
-    view = seen(deployment, user, bulk_id)
+    view = get_operation(deployment, user, bulk_id)
     assert (view.state, view.changed) == ("cancelled", 2)
     assert [deployment.state(task) for task in tasks] == ["ready"] * 3 + ["cancelled"] * 2
     with pytest.raises(BulkAlreadyFinished, match="cancelled"):
@@ -371,7 +382,7 @@ def test_a_failing_bulk_operation_does_not_delay_the_others(
     assert run_bulks(deployment.dispatcher) == 1
 
     assert deployment.state(task) == "cancelled"
-    assert seen(deployment, user, stuck).state == "running"
+    assert get_operation(deployment, user, stuck).state == "running"
 
 
 def test_the_same_key_begins_one_operation(deployment: Deployment, user: UserId) -> None:

@@ -14,7 +14,17 @@ from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.store.db import Db
-from tests.support.bulk import ME, begin, counts, dead, finish, moves, order, seen, sound
+from tests.support.bulk import (
+    ME,
+    assert_invariants,
+    begin,
+    counts,
+    dead,
+    finish,
+    get_operation,
+    moves,
+    order,
+)
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
 from tests.support.workers import ROOT
@@ -40,10 +50,10 @@ def test_two_workers_do_nothing_twice(
     answers = meet_at_lane(connect, user, *rivals)
 
     assert sum(answers) == 5
-    assert counts(seen(deployment, user, bulk_id)) == (5, 5, 0, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (5, 5, 0, {})
     assert all(moves(deployment, task, "ready")[1:] == [ME] for task in tasks)
     assert len(deployment.rows("SELECT 1 FROM dead_letters WHERE resolution = 'retry'")) == 5
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_worker_that_comes_after_a_stop_does_nothing(
@@ -59,7 +69,7 @@ def test_a_worker_that_comes_after_a_stop_does_nothing(
 
     assert worker.answer() == 0
     assert deployment.state(task) == "ready"
-    assert seen(deployment, user, bulk_id).done == 0
+    assert get_operation(deployment, user, bulk_id).done == 0
 
 
 def test_a_submit_that_waits_for_the_start_is_not_touched(
@@ -91,7 +101,7 @@ def test_a_submit_that_waits_for_the_start_is_not_touched(
     finish(deployment)
 
     assert deployment.state(late.task_id) == "ready"
-    assert counts(seen(deployment, user, started.bulk_id)) == (1, 1, 0, {})
+    assert counts(get_operation(deployment, user, started.bulk_id)) == (1, 1, 0, {})
 
 
 @pytest.mark.parametrize("point", ["bulk.before_commit", "bulk.after_commit"])
@@ -109,11 +119,11 @@ def test_a_bulk_operation_continues_after_a_killed_worker(
     )
 
     died = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False)
-    half = seen(deployment, user, bulk_id)
+    half = get_operation(deployment, user, bulk_id)
     finish(deployment)
 
     assert died.returncode == -signal.SIGKILL
     assert half.done == (2 if point == "bulk.after_commit" else 0)
-    assert counts(seen(deployment, user, bulk_id)) == (5, 5, 0, {})
+    assert counts(get_operation(deployment, user, bulk_id)) == (5, 5, 0, {})
     assert all(len(moves(deployment, task, "ready")) == 2 for task in tasks)
-    sound(deployment)
+    assert_invariants(deployment)

@@ -23,7 +23,7 @@ from overnight_worker.identity import WORKER_ID
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import CLAIM_TTL, LIVENESS, POOL, Deployment
 from tests.support.rivals import held_lane
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import worker_settings
 
 READY = "SELECT count(*) AS n FROM tasks WHERE state = 'ready'"

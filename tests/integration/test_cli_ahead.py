@@ -14,7 +14,7 @@ from typer.testing import CliRunner, Result
 from overnight_server.cli.main import app
 from overnight_server.cli.terminal import arguments
 from overnight_server.cli.terminal.failures import Code
-from tests.support.canned import ALPHA, KEY, Service, canned_service
+from tests.support.stub_service import ALPHA, KEY, Service, stub_service
 
 AT = "2030-01-31T{:02}:00:00Z"
 BATCH = [{"title": "a"}, {"title": "b"}]
@@ -22,7 +22,7 @@ BATCH = [{"title": "a"}, {"title": "b"}]
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with canned_service() as served:
+    with stub_service() as served:
         yield served
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from overnight_server.cli.terminal.failures import Code
-from tests.support.canned import KEY, Service, canned_service
 from tests.support.command import run
+from tests.support.stub_service import KEY, Service, stub_service
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +17,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
-    with canned_service() as served:
+    with stub_service() as served:
         monkeypatch.setenv("OVERNIGHT_URL", served.url)
         monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
         yield served

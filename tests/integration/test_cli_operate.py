@@ -22,8 +22,8 @@ from overnight_server.store import migrate
 from overnight_server.store.db import Db
 from tests.support.command import run
 from tests.support.deployment import Deployment
-from tests.support.living_home import living_home
-from tests.support.waiting import wait_until
+from tests.support.published_home import published_home
+from tests.support.wait import wait_until
 
 pytestmark = pytest.mark.usefixtures("admins_place")
 
@@ -219,7 +219,7 @@ def test_the_database_of_the_running_local_deployment_is_found(
     monkeypatch.setattr(os, "environ", os.environ.copy())
     servers = {"database_url": database_url, "redis_url": "redis://127.0.0.1:9"}
 
-    with living_home(tmp_path / ".overnight", **servers):
+    with published_home(tmp_path / ".overnight", **servers):
         swept = run("sweep", "promote", "--json")
 
     assert swept.exit_code == 0, swept.stderr

@@ -14,14 +14,14 @@ from overnight_server.cli.commands.completion import task_ids
 from overnight_server.cli.main import app
 from overnight_server.cli.terminal.failures import Code
 from tests.rules.sources import ROOT
-from tests.support.canned import ALPHA, BETA, Service, canned_service, task
+from tests.support.stub_service import ALPHA, BETA, Service, stub_service, task
 
 ROUTE = "GET /api/v1/tasks"
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with canned_service() as served:
+    with stub_service() as served:
         served.on(ROUTE, (200, [task(ALPHA), task(BETA, "completed", title="a\nb")]))
         yield served
 

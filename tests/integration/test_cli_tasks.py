@@ -11,13 +11,22 @@ from typer.testing import CliRunner, Result
 
 from overnight_server.cli.main import app
 from overnight_server.cli.terminal.failures import Code
-from tests.support.canned import ALPHA, BETA, KEY, Answer, Service, canned_service, problem, task
-from tests.support.living_home import living_home
+from tests.support.published_home import published_home
+from tests.support.stub_service import (
+    ALPHA,
+    BETA,
+    KEY,
+    Answer,
+    Service,
+    problem,
+    stub_service,
+    task,
+)
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with canned_service() as served:
+    with stub_service() as served:
         yield served
 
 
@@ -454,7 +463,7 @@ def test_the_local_deployment_is_found_from_below_without_any_setting(
     monkeypatch.chdir(tmp_path / "deep" / "down")
     service.on("GET /api/v1/tasks", (200, []))
 
-    with living_home(tmp_path / ".overnight", api_url=service.url, api_key="the-local-key"):
+    with published_home(tmp_path / ".overnight", api_url=service.url, api_key="the-local-key"):
         listed = run("list")
 
     assert listed.exit_code == 0, listed.stderr
@@ -466,7 +475,7 @@ def test_the_local_key_is_never_shown_to_another_server(
 ) -> None:
     monkeypatch.delenv("OVERNIGHT_API_KEY")
 
-    with living_home(
+    with published_home(
         tmp_path / ".overnight", api_url="http://127.0.0.1:9", api_key="the-local-key"
     ):
         refused = run("list", "--url", service.url)

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from overnight_server.cli.terminal.failures import Code
-from tests.support.canned import ALPHA, BETA, KEY, Service, canned_service, task
-from tests.support.waiting import wait_until
+from tests.support.stub_service import ALPHA, BETA, KEY, Service, stub_service, task
+from tests.support.wait import wait_until
 
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    with canned_service() as served:
+    with stub_service() as served:
         yield served
 
 

@@ -11,9 +11,9 @@ from overnight_server.store.db import Db
 from overnight_worker.claim_registry import ClaimRegistry
 from overnight_worker.dead_children import DeadChildren
 from tests.support.deployment import Deployment
-from tests.support.dying import in_a_process_that_dies
+from tests.support.forked_child import run_in_forked_child
 from tests.support.rivals import held_lane
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import worker_settings
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -42,7 +42,7 @@ def die_in_handler(registry: ClaimRegistry, run: Run, *, place: int = 0) -> None
         registry.set_claims([run.claim])
         registry.handler_started(until=time.monotonic() + 60)
 
-    in_a_process_that_dies(work, place=place)
+    run_in_forked_child(work, place=place)
 
 
 def outcome(deployment: Deployment, run: Run) -> str | None:
@@ -86,7 +86,7 @@ def test_a_new_process_does_not_overwrite_the_claims_of_a_dead_one(
         registry.register()
         registry.handler_ended()
 
-    in_a_process_that_dies(message_that_starts_nothing)
+    run_in_forked_child(message_that_starts_nothing)
     dead_children.collect()
     die_in_handler(registry, second)
     dead_children.settle(settings)

@@ -19,8 +19,8 @@ from overnight_server.maintenance.reap import end_overdue
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
 from tests.support.deployment import Deployment
-from tests.support.outside import outsider
-from tests.support.serving import serve
+from tests.support.live_api import serve
+from tests.support.pull_agent import register_agent
 
 LIMITS = "/api/v1/users/me/limits"
 QUEUE = "/api/queue"
@@ -66,7 +66,7 @@ def code(answer: Any) -> tuple[int, str]:
 
 
 def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     task = create(api_user)
 
     assert set(task) >= TASK_FIELDS
@@ -80,13 +80,13 @@ def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
     assert [one["id"] for one in api_user.ask("GET", f"{TASKS}?status=claimed").json()] == [
         task["id"]
     ]
-    agent.say(work, "start")
+    agent.report(work, "start")
     running = read(api_user, task["id"])
     assert (running["status"], running["queue_position"]) == ("running", None)
     assert INSTANT.fullmatch(running["started_at"])
 
     result = {"summary": "Fixed", "files_changed": ["login.py"], "error": None}
-    done = agent.say(work, "complete", status="completed", **result)
+    done = agent.report(work, "complete", status="completed", **result)
     assert (done.status_code, done.json()) == (200, {"ok": True})
     ended = read(api_user, task["id"])
     assert (ended["status"], ended["result_summary"]) == ("completed", "Fixed")
@@ -98,22 +98,22 @@ def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
 
 
 def test_every_field_of_a_result_may_be_null(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     task = create(api_user)
     work = agent.begin()
 
     nothing = dict.fromkeys(("summary", "files_changed", "error"))
-    done = agent.say(work, "complete", status="completed", **nothing)
+    done = agent.report(work, "complete", status="completed", **nothing)
 
     assert (done.status_code, done.json()) == (200, {"ok": True}), done.text
     assert read(api_user, task["id"])["status"] == "completed"
 
 
 def test_a_failed_result_fails_the_task_and_says_why(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     task = create(api_user, max_attempts=1)
 
-    told = agent.say(agent.begin(), "complete", status="failed", error="no network")
+    told = agent.report(agent.begin(), "complete", status="failed", error="no network")
 
     assert (told.status_code, told.json()) == (200, {"ok": True})
     failed = read(api_user, task["id"])
@@ -123,7 +123,7 @@ def test_a_failed_result_fails_the_task_and_says_why(api_user: ApiUser) -> None:
 
 
 def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     task = create(api_user)
     work = agent.begin()
     assert work["timeout_seconds"] == 240 * 60
@@ -139,7 +139,7 @@ def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(api_user: ApiUser) -> 
         "plan_timeout",
         "Timeout",
     )
-    late = agent.say(work, "complete", status="completed")
+    late = agent.report(work, "complete", status="completed")
     assert code(late) == (409, "STALE_ATTEMPT")
 
 
@@ -175,7 +175,7 @@ def test_the_queue_and_the_limits_are_told_for_every_plan(
         max_task_duration_minutes=plan.max_task_duration_minutes,
         monthly_agent_hours_limit=plan.monthly_agent_hours,
     )
-    agent = outsider(user, slots=50)
+    agent = register_agent(user, slots=50)
     create(user)
     create(user)
     agent.begin()
@@ -213,11 +213,11 @@ def test_the_queue_and_the_limits_are_told_for_every_plan(
 
 def test_hours_are_charged_and_used_up(api_user: ApiUser) -> None:
     user = api_user.guest(monthly_agent_hours_limit=1, max_task_duration_minutes=60)
-    agent = outsider(user)
+    agent = register_agent(user)
     create(user)
     work = agent.begin()
     pass_time(api_user.deployment, timedelta(minutes=59))
-    agent.say(work, "complete", status="completed")
+    agent.report(work, "complete", status="completed")
     assert user.ask("GET", LIMITS).json()["monthly_agent_hours_used"] == 0.98
     api_user.deployment.run("UPDATE lanes SET used_seconds = 3600 WHERE user_id = :u", u=user.user)
 
@@ -250,7 +250,7 @@ def test_nobody_gets_at_anybody_elses_tasks(api_user: ApiUser) -> None:
 
 
 def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     asked = {
         "prompt": "Perform nightly maintenance...",
         "model": "sonnet",
@@ -281,20 +281,20 @@ def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
     assert (sent["task_id"], sent["attempts"]) == (queue_id, 1)
     assert INSTANT.fullmatch(sent["dispatched_at"])
     assert sent["agent_url"]
-    agent.say(work, "start")
+    agent.report(work, "start")
     assert api_user.ask("GET", f"{QUEUE}/{queue_id}").json()["state"] == "working"
-    agent.say(work, "complete", status="completed")
+    agent.report(work, "complete", status="completed")
     ended = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
     assert (ended["state"], ended["task_id"]) == ("completed", queue_id)
     assert api_user.ask("GET", QUEUE).json()["tasks"] == []
 
 
 def test_an_agent_that_is_busy_sends_the_task_to_the_back(api_user: ApiUser) -> None:
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     first = api_user.ask("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
     work = agent.work()
 
-    assert agent.say(work, "release", reason="shutdown").status_code == 200
+    assert agent.report(work, "release", reason="shutdown").status_code == 200
 
     back = api_user.ask("GET", f"{QUEUE}/{first}").json()
     assert (back["state"], back["task_id"], back["agent_url"]) == ("pending", None, None)

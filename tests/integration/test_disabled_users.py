@@ -22,9 +22,9 @@ from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import load
 from overnight_server.store.db import Db
 from tests.support.api_user import ApiUser, serve_api
-from tests.support.bulk import ME, begin, order, seen, sound
+from tests.support.bulk import ME, assert_invariants, begin, get_operation, order
 from tests.support.deployment import LOOSE, Deployment
-from tests.support.outside import outsider
+from tests.support.pull_agent import register_agent
 from tests.support.rivals import Rival, meet_at_lane
 
 SETTINGS = load({})
@@ -41,7 +41,7 @@ def user(deployment: Deployment) -> UserId:
 def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
     with serve_api(deployment, database_url) as api_user:
         yield api_user
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def leave(deployment: Deployment, user: UserId, *titles: str) -> None:
@@ -74,14 +74,14 @@ def test_a_bulk_operation_rests_and_goes_on(deployment: Deployment, user: UserId
 
     assert run_bulks(deployment.dispatcher) == 1
     assert [deployment.state(one) for one in (task, its)] == ["ready", "cancelled"]
-    assert seen(deployment, user, bulk_id).state == "running"
+    assert get_operation(deployment, user, bulk_id).state == "running"
 
     enable_user(deployment.app, user)
 
     assert run_bulks(deployment.dispatcher) == 1
     assert deployment.state(task) == "cancelled"
-    assert seen(deployment, user, bulk_id).state == "completed"
-    sound(deployment)
+    assert get_operation(deployment, user, bulk_id).state == "completed"
+    assert_invariants(deployment)
 
 
 def test_a_trigger_waits_and_fires(api_user: ApiUser) -> None:
@@ -120,7 +120,7 @@ def test_inbox_rows_of_a_disabled_user_wait_in_their_order(
 
     assert process_inbox(deployment.dispatcher, SETTINGS) == 2
     assert titles(deployment) == ["another user's", "first", "second"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def _cancels(deployment: Deployment, user: UserId) -> None:
@@ -165,24 +165,24 @@ def test_a_sweep_checks_again_under_the_lane_lock_that_the_user_is_enabled(
 
     assert titles(deployment) == before
     assert deployment.state(task) == "ready"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_run_may_end_but_spawns_nothing(api_user: ApiUser) -> None:
     api_user.created()
-    laptop = outsider(api_user)
+    laptop = register_agent(api_user)
     work = laptop.begin()
-    before = laptop.say(work, "spawn", key="one", task={"title": "before"})
+    before = laptop.report(work, "spawn", key="one", task={"title": "before"})
 
     disable_user(api_user.deployment.app, api_user.user)
 
-    assert laptop.say(work, "heartbeat").status_code == 200
-    refused = laptop.say(work, "spawn", key="two", task={"title": "more"})
+    assert laptop.report(work, "heartbeat").status_code == 200
+    refused = laptop.report(work, "spawn", key="two", task={"title": "more"})
     assert (refused.status_code, refused.json()["code"]) == (403, "USER_DISABLED")
     # What it had spawned it may hear of again.
-    again = laptop.say(work, "spawn", key="one", task={"title": "before"})
+    again = laptop.report(work, "spawn", key="one", task={"title": "before"})
     assert (again.status_code, again.json()["id"]) == (200, before.json()["id"])
-    assert laptop.say(work, "complete", output={"n": 1}).status_code == 200
+    assert laptop.report(work, "complete", output={"n": 1}).status_code == 200
     assert api_user.deployment.state(api_user.row_id(work["task_id"])) == "completed"
     assert titles(api_user.deployment)[1:] == ["before"]
 
@@ -198,4 +198,4 @@ def test_a_run_in_the_deployment_spawns_nothing_either(
         spawn(deployment.dispatcher, user, run.claim, seed, SpawnCaps(LOOSE))
 
     assert deployment.settle(run, Returned())
-    sound(deployment)
+    assert_invariants(deployment)

@@ -22,7 +22,7 @@ from overnight_server.domain.results import Returned
 from overnight_server.maintenance.triggers import fire_due
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import LOOSE, Deployment
-from tests.support.serving import serve
+from tests.support.live_api import serve
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = EXAMPLES.parent / "docs" / "guides" / "graphs.md"

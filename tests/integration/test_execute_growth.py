@@ -18,7 +18,7 @@ from overnight_worker import resources
 from overnight_worker.execute import carry_out
 from overnight_worker.load_handlers import load_handlers
 from tests.support.deployment import Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.workers import worker_settings
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -60,7 +60,7 @@ def work_off(deployment: Deployment, worker: resources.WorkerResources) -> None:
         for one in claims:
             carry_out(worker, [one.claim])
     found = violations(deployment.owner)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def done(

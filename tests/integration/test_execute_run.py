@@ -19,7 +19,7 @@ from overnight_worker.record_results import settle_by
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import worker_settings
 
 Run = Callable[..., TaskId]

@@ -28,8 +28,8 @@ from overnight_server.intake.submit import submit_graph
 from tests.rules.sources import read
 from tests.rules.test_docs import FENCE
 from tests.support.api_user import TASKS, ApiUser, serve_api
-from tests.support.canned import KEY, canned_service
 from tests.support.deployment import CLAIM_SETTINGS, CLAIM_TTL, LIVENESS, LOOSE, POOL, Deployment
+from tests.support.stub_service import KEY, stub_service
 
 PAGE = Path("docs/guides/explain.md")
 NIGHT = Window("Europe/Berlin", time(22), time(6))
@@ -471,7 +471,7 @@ def test_the_example_of_the_page_is_what_the_command_prints(
     task = ada.created(project_id="site")["id"]
     answer = ada.ask("GET", f"{TASKS}/{task}/explain").json()
 
-    with canned_service() as service:
+    with stub_service() as service:
         service.on(f"GET /api/v1/tasks/{task}/explain", (200, answer))
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("OVERNIGHT_URL", service.url)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.chaos.proxy import FaultProxy, Link, Mood
+from tests.chaos.proxy import FaultProxy, LinkFault, ProxyLink
 
 PATIENCE = 5.0
 MOMENT = 0.2
@@ -42,20 +42,20 @@ def echo() -> Iterator[int]:
 
 
 @pytest.fixture
-def link(echo: int) -> Iterator[Link]:
+def link(echo: int) -> Iterator[ProxyLink]:
     with FaultProxy() as proxy:
         yield proxy.link(echo)
 
 
 @pytest.fixture
-def line(link: Link) -> Iterator[socket.socket]:
+def line(link: ProxyLink) -> Iterator[socket.socket]:
     """A connection through the link that works."""
     with connect(link) as made:
         assert ask(made, b"hello") == b"hello"
         yield made
 
 
-def connect(link: Link) -> socket.socket:
+def connect(link: ProxyLink) -> socket.socket:
     made = socket.create_connection(("127.0.0.1", link.port), timeout=PATIENCE)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
@@ -77,7 +77,9 @@ def hears_nothing(line: socket.socket) -> bool:
     return False
 
 
-def test_a_cut_resets_what_is_open_and_lets_new_ones_in(link: Link, line: socket.socket) -> None:
+def test_a_cut_resets_what_is_open_and_lets_new_ones_in(
+    link: ProxyLink, line: socket.socket
+) -> None:
     link.cut()
 
     with pytest.raises(ConnectionResetError):
@@ -86,8 +88,8 @@ def test_a_cut_resets_what_is_open_and_lets_new_ones_in(link: Link, line: socket
         assert ask(another, b"again") == b"again"
 
 
-def test_a_delay_delays(link: Link, line: socket.socket) -> None:
-    link.become(Mood.DELAY, delay_seconds=0.1)
+def test_a_delay_delays(link: ProxyLink, line: socket.socket) -> None:
+    link.become(LinkFault.DELAY, delay_seconds=0.1)
     began = time.monotonic()
 
     assert ask(line, b"slow") == b"slow"
@@ -96,9 +98,9 @@ def test_a_delay_delays(link: Link, line: socket.socket) -> None:
 
 
 def test_a_half_open_link_swallows_and_is_reset_when_it_heals(
-    link: Link, line: socket.socket
+    link: ProxyLink, line: socket.socket
 ) -> None:
-    link.become(Mood.HALF_OPEN)
+    link.become(LinkFault.HALF_OPEN)
     line.sendall(b"lost")
     silent = hears_nothing(line)
     with connect(link) as accepted:
@@ -114,11 +116,11 @@ def test_a_half_open_link_swallows_and_is_reset_when_it_heals(
         line.recv(1024)
 
 
-@pytest.mark.parametrize("mood", [Mood.DEAF_SERVER, Mood.DEAF_CLIENT])
+@pytest.mark.parametrize("fault", [LinkFault.DEAF_SERVER, LinkFault.DEAF_CLIENT])
 def test_a_partition_delivers_late_what_it_held_back(
-    link: Link, line: socket.socket, mood: Mood
+    link: ProxyLink, line: socket.socket, fault: LinkFault
 ) -> None:
-    link.become(mood)
+    link.become(fault)
     line.sendall(b"late")
     silent = hears_nothing(line)
 
@@ -129,9 +131,9 @@ def test_a_partition_delivers_late_what_it_held_back(
 
 
 def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
-    link: Link, line: socket.socket
+    link: ProxyLink, line: socket.socket
 ) -> None:
-    link.become(Mood.TRICKLE)
+    link.become(LinkFault.TRICKLE)
     line.sendall(b"drop")
     first = line.recv(1024)
 
@@ -144,15 +146,15 @@ def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
     assert len(first) == 1
 
 
-def test_a_link_that_refuses_lets_nobody_in(link: Link) -> None:
-    link.become(Mood.REFUSE)
+def test_a_link_that_refuses_lets_nobody_in(link: ProxyLink) -> None:
+    link.become(LinkFault.REFUSE)
 
     with pytest.raises(ConnectionResetError), connect(link) as refused:
         refused.recv(1024)
 
 
 def test_a_forgotten_commit_reaches_the_server_and_its_answer_nobody(
-    link: Link, line: socket.socket
+    link: ProxyLink, line: socket.socket
 ) -> None:
     link.forget_next_commit(after=1)
 

@@ -41,9 +41,9 @@ from tests.support.deployment import (
     POOL,
     Deployment,
 )
-from tests.support.invariants import told, violations, watch_plans
+from tests.support.invariants import describe_violations, violations, watch_plans
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 CLAIMERS = 12
 LOCKS = (
@@ -163,7 +163,7 @@ def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
             break
 
     broken = violations(deployment.owner, drained=True)
-    assert not broken, told(broken)
+    assert not broken, describe_violations(broken)
     assert deployment.one("SELECT count(*) AS n FROM attempts")["n"] >= 180
 
 

@@ -11,7 +11,7 @@ from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.intake.new_graph import Edge
 from tests.support.deployment import Deployment
-from tests.support.graphs import end, linked, sound, states, status
+from tests.support.graphs import assert_invariants, end, linked, states, status
 
 ME = "human:me"
 FATAL = Raised("auth_failure", "wrong key")
@@ -34,7 +34,7 @@ def test_a_fallback_takes_over_and_the_graph_stays_failed(
     end(deployment, fallback, Returned())
 
     assert status(deployment, task) == "failed"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_fallback_that_is_not_needed_leaves_the_graph_completed(
@@ -48,7 +48,7 @@ def test_a_fallback_that_is_not_needed_leaves_the_graph_completed(
     assert {(row["state"], row["failure_reason"]) for row in rows} == {("cancelled", "not_needed")}
     dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["cancelled"], dag["stopped"]) == ("completed", 2, 0)
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_clean_up_runs_whatever_became_of_the_chain_before_it(
@@ -61,7 +61,7 @@ def test_a_clean_up_runs_whatever_became_of_the_chain_before_it(
     end(deployment, root, FATAL)
 
     assert states(deployment, middle, last, clean_up) == ["cancelled", "cancelled", "ready"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_an_edge_that_continues_does_not_mind_a_failure(
@@ -76,7 +76,7 @@ def test_an_edge_that_continues_does_not_mind_a_failure(
     end(deployment, needed, Returned())
 
     assert deployment.state(child) == "ready"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_unknown_edge_conditions_are_refused(deployment: Deployment, user: UserId) -> None:

@@ -27,7 +27,7 @@ from overnight_server.domain.results import Raised, Result, Returned, Stopped
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.support.deployment import LOOSE, Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.profiles import examples
 
 ME = "human:me"
@@ -186,4 +186,4 @@ def _check_graph(deployment: Deployment, tasks: Sequence[TaskId], expected: str)
     assert (graph["status"], graph["open"]) == (expected, 0)
     assert graph["finished_at"] is not None
     found = violations(deployment.dispatcher, drained=True, codes=GRAPHS)
-    assert not found, told(found)
+    assert not found, describe_violations(found)

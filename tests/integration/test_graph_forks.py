@@ -15,7 +15,7 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_dag
 from tests.support.deployment import LOOSE, Deployment
-from tests.support.graphs import end, linked, sound, states, status
+from tests.support.graphs import assert_invariants, end, linked, states, status
 
 ME = "human:me"
 FATAL = Raised("auth_failure", "wrong key")
@@ -52,7 +52,7 @@ def test_a_fork_runs_the_chosen_task_and_all_after_it_anew(
     end(deployment, copies[1], Returned())
     end(deployment, copies[3], Returned())
     assert status(deployment, copies[0]) == "completed"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_fork_costs_nothing_for_what_it_takes_over(deployment: Deployment, user: UserId) -> None:
@@ -68,7 +68,7 @@ def test_a_fork_costs_nothing_for_what_it_takes_over(deployment: Deployment, use
         before[0],
         before[1] + 1,
     )
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_fork_omits_unneeded_tasks_and_runs_missing_ones(
@@ -90,7 +90,7 @@ def test_a_fork_omits_unneeded_tasks_and_runs_missing_ones(
     again = fork(deployment.app, user, fallback, LOOSE, actor=ME)
     # Forked by name, it is still not needed.
     assert deployment.row(again.copies[fallback])["failure_reason"] == "not_needed"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_fork_names_copies_where_specs_named_tasks(deployment: Deployment, user: UserId) -> None:
@@ -126,7 +126,7 @@ def test_a_fork_does_not_copy_children_of_a_task_that_runs_again(
     assert deployment.row(forked.copies[spawner])["unmet"] == 1
     with pytest.raises(InvalidRequest, match=f"{show_task(spawner)} spawned it"):
         fork(deployment.app, user, spawned, LOOSE, actor=ME)
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_lone_task_can_be_forked(deployment: Deployment, user: UserId) -> None:
@@ -136,7 +136,7 @@ def test_a_lone_task_can_be_forked(deployment: Deployment, user: UserId) -> None
     forked = fork(deployment.app, user, task, LOOSE, actor=ME)
 
     assert states(deployment, task, forked.copies[task]) == ["completed", "ready"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_fork_that_exceeds_a_cap_leaves_nothing_behind(
@@ -187,4 +187,4 @@ def test_a_fork_has_the_tries_that_were_asked_for(deployment: Deployment, user: 
     forked = fork(deployment.app, user, task, LOOSE, actor=ME)
 
     assert deployment.row(forked.copies[task])["max_attempts"] == 2
-    sound(deployment)
+    assert_invariants(deployment)

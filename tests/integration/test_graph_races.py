@@ -20,7 +20,7 @@ from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, POOL, Deployment
-from tests.support.graphs import begin, dag_of, end, linked, sound, states, status
+from tests.support.graphs import assert_invariants, begin, dag_of, end, linked, states, status
 from tests.support.rivals import Rival, meet_at_lane, meet_at_task, queue_up
 
 ME = "human:me"
@@ -52,7 +52,7 @@ def test_two_parents_that_end_otherwise_at_once_judge_their_child_once(
         "SELECT to_state FROM events WHERE task_id = :id ORDER BY seq", id=child
     )
     assert [move["to_state"] for move in moves] == ["pending", "ready"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
@@ -73,7 +73,7 @@ def test_a_retry_and_the_end_of_a_sibling_agree_on_the_child(
     assert deployment.row(child)["unmet"] == 1
     end(deployment, failed, Returned())
     assert deployment.state(child) == "ready"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
@@ -91,7 +91,7 @@ def test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain(
     meet_at_lane(connect, user, *(rivals if retry_first else reversed(rivals)))
 
     assert states(deployment, failed, dying, child) == ["ready", "dead_lettered", "cancelled"]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
@@ -109,7 +109,7 @@ def test_a_graphs_cancel_and_a_settle_meet(
 
     assert states(deployment, parent, child) == ["completed", "cancelled"]
     assert status(deployment, parent) == "cancelled"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.parametrize("start_first", [True, False])
@@ -132,7 +132,7 @@ def test_a_graphs_cancel_and_a_start_meet_at_the_row(
         "running" if start_first else "cancelled",
         "cancelled",
     ]
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
@@ -152,7 +152,7 @@ def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
     assert [deployment.start(one) for one in taken.claims] == [None, None]
     assert deployment.claim().claims == []
     assert states(deployment, *tasks) == ["cancelled"] * 3
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 class InTransaction:
@@ -180,7 +180,7 @@ def test_forks_of_one_graph_at_once_are_two_graphs(
     assert isinstance(first, ForkedDag)
     assert first.dag_id != second.dag_id
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 6
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_retry_and_a_submit_never_exceed_the_cap_together(
@@ -201,4 +201,4 @@ def test_a_retry_and_a_submit_never_exceed_the_cap_together(
 
     assert deployment.state(task) == "dead_lettered"
     assert deployment.one("SELECT waiting FROM lanes WHERE user_id = :u", u=user)["waiting"] == 1
-    sound(deployment)
+    assert_invariants(deployment)

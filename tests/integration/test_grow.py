@@ -31,7 +31,7 @@ from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.graphs import begin, graph
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.rivals import Rival, meet_at_lane
 
 CAPS = SpawnCaps(LOOSE)
@@ -64,7 +64,7 @@ def plant(
 
 def sound(deployment: Deployment) -> None:
     found = violations(deployment.owner)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def finish(deployment: Deployment, *tasks: TaskId, output: object = None) -> None:

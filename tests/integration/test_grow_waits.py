@@ -14,7 +14,7 @@ from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.outcome.settle import settle_all
 from tests.support.deployment import AGENT, LOOSE, Deployment
-from tests.support.graphs import begin, end, sound
+from tests.support.graphs import assert_invariants, begin, end
 
 ACTOR = "human:test"
 
@@ -53,11 +53,11 @@ def test_a_suspended_task_that_has_spent_all_it_may_asks_before_it_goes_on(
     row = deployment.row(task)
     assert (row["state"], row["unmet"], row["awaits_budget"]) == ("pending", 0, "task")
     assert not deployment.claim().claims
-    sound(deployment)
+    assert_invariants(deployment)
     approve(deployment.app, task, 1.0, actor=ACTOR)
     [again] = begin(deployment, task)
     deployment.settle(again, Returned("done"))
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_child_that_is_named_twice_is_waited_for_once(deployment: Deployment, run: Run) -> None:
@@ -68,7 +68,7 @@ def test_a_child_that_is_named_twice_is_waited_for_once(deployment: Deployment, 
     assert deployment.row(run.claim.task_id)["unmet"] == 1
     end(deployment, child, Returned())
     assert deployment.state(run.claim.task_id) == "ready"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 @pytest.mark.parametrize("whose", ["own", "another graph's", "another user's", "nobody's"])
@@ -96,7 +96,7 @@ def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
     assert show_task(stranger) in row["error"]
     assert not deployment.rows("SELECT * FROM task_edges")
     assert deployment.state(mate.claim.task_id) == "completed"
-    sound(deployment)
+    assert_invariants(deployment)
 
 
 def test_a_suspended_task_says_that_it_waits_for_its_children(

@@ -21,7 +21,7 @@ from overnight_server.maintenance.reap import reap
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.settle import settle
 from tests.support.deployment import AGENT, LEASE, Deployment
-from tests.support.invariants import told, violations, watch_plans
+from tests.support.invariants import describe_violations, violations, watch_plans
 from tests.support.profiles import examples
 from tests.support.rivals import Connect, Rival, meet_at_lane
 
@@ -155,7 +155,7 @@ def test_no_sequence_of_steps_pushes_the_ledger_past_the_limit(
         life.take(step)
 
     found = violations(deployment.owner)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
     [over] = deployment.rows(
         "SELECT count(*) AS months FROM (SELECT user_id FROM usage_ledger WHERE user_id = :user"
         " GROUP BY user_id, period_started_at HAVING sum(seconds) > :most) m",

@@ -31,7 +31,7 @@ from overnight_worker.execute import carry_out
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import POOL, Deployment
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import worker_settings
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"

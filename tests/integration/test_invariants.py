@@ -42,7 +42,7 @@ from tests.support.invariants import (
     violations_seen,
     watch_plans,
 )
-from tests.support.recorded_actions import RecordedAction, seal_of
+from tests.support.recorded_actions import RecordedAction, token_suffix
 
 SUPPORT = Path(__file__).parents[1] / "support"
 # What one names besides rows: these are planted by saying so, not by changing the database.
@@ -88,7 +88,7 @@ class History:
             RecordedAction(
                 TaskId(run["task_id"]),
                 run["epoch"],
-                seal_of(issue(Claim(run["task_id"], run["epoch"], run["token"]))),
+                token_suffix(issue(Claim(run["task_id"], run["epoch"], run["token"]))),
                 self._worked(run["task_id"], run["s"], run["outcome"]),
                 run["outcome"] and run["outcome"] == "completed",
             )

@@ -14,7 +14,7 @@ from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.graphs import begin, graph
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.rivals import Rival, meet_at_lane
 
 ACTOR = "human:test"
@@ -32,7 +32,7 @@ def add(db: Db, user: UserId, *pairs: tuple[TaskId, TaskId]) -> None:
 
 def sound(deployment: Deployment) -> None:
     found = violations(deployment.owner)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def test_a_later_edge_holds_its_child_back(deployment: Deployment, user: UserId) -> None:

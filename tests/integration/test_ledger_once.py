@@ -7,7 +7,7 @@ from sqlalchemy.exc import IntegrityError
 
 from overnight_server.domain.results import Interrupted
 from tests.support.deployment import Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 
 
 def test_an_end_recorded_again_is_not_charged_again(deployment: Deployment) -> None:
@@ -28,4 +28,4 @@ def test_an_end_recorded_again_is_not_charged_again(deployment: Deployment) -> N
         deployment.settle(run, Interrupted())
 
     broken = violations(deployment.owner, codes={"I08"})
-    assert not broken, told(broken)
+    assert not broken, describe_violations(broken)

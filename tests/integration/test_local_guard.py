@@ -13,7 +13,7 @@ import pytest
 
 from overnight_server.local.guard_process import descendants
 from overnight_server.local.guarded_program import GuardedProgram, Program
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 # A service that will not end by itself, with a child that has fled into a session of its own.
 STUBBORN = """

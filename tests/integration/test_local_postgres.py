@@ -24,7 +24,7 @@ from overnight_server.local.privileges import (
     choose_identity,
     unprivileged_user,
 )
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 PROJECT = Path(__file__).parents[2]
 

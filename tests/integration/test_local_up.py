@@ -16,7 +16,7 @@ from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.home_lock import is_held
 from overnight_server.store.db import ADMIN, Db
 from overnight_server.store.models import User
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 PROJECT = Path(__file__).parents[2]
 

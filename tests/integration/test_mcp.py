@@ -19,9 +19,9 @@ from overnight_server.domain.ids import parse_task, show_task
 from overnight_server.domain.results import Returned
 from overnight_worker.runners.python import RunContext
 from tests.rules.sources import ROOT
-from tests.support.canned import task
 from tests.support.deployment import Deployment
-from tests.support.serving import Served, serve
+from tests.support.live_api import LiveApi, serve
+from tests.support.stub_service import task
 
 TOOLS = {
     "enqueue_task",
@@ -35,13 +35,13 @@ TOOLS = {
 
 
 @pytest.fixture
-def served(deployment: Deployment, database_url: str) -> Iterator[Served]:
+def served(deployment: Deployment, database_url: str) -> Iterator[LiveApi]:
     with serve(deployment, database_url) as api:
         yield api
 
 
 def session(
-    served: Served,
+    served: LiveApi,
     work: Callable[[McpClient], Awaitable[None]],
     key: str = "",
     environ: Mapping[str, str] | None = None,
@@ -83,7 +83,7 @@ async def refused(client: McpClient, name: str, **arguments: Any) -> str:
     return content.text
 
 
-def test_the_tools_submit_read_wait_and_cancel(served: Served) -> None:
+def test_the_tools_submit_read_wait_and_cancel(served: LiveApi) -> None:
     async def work(client: McpClient) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert tools.keys() == TOOLS
@@ -115,7 +115,7 @@ def test_the_tools_submit_read_wait_and_cancel(served: Served) -> None:
     session(served, work)
 
 
-def test_wait_task_returns_the_output(served: Served) -> None:
+def test_wait_task_returns_the_output(served: LiveApi) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
 
@@ -129,7 +129,7 @@ def test_wait_task_returns_the_output(served: Served) -> None:
     session(served, work)
 
 
-def test_a_key_reads_only_tasks_of_its_user(served: Served) -> None:
+def test_a_key_reads_only_tasks_of_its_user(served: LiveApi) -> None:
     theirs = show_task(served.deployment.task(served.deployment.user()))
 
     async def work(client: McpClient) -> None:
@@ -139,7 +139,7 @@ def test_a_key_reads_only_tasks_of_its_user(served: Served) -> None:
     session(served, work)
 
 
-def test_a_wrong_argument_is_refused_with_legal_values(served: Served) -> None:
+def test_a_wrong_argument_is_refused_with_legal_values(served: LiveApi) -> None:
     async def work(client: McpClient) -> None:
         assert client.server_info.version == VERSION
         assert await refused(client, "enqueue_task", title="x", priority=9) == (
@@ -156,14 +156,14 @@ def test_a_wrong_argument_is_refused_with_legal_values(served: Served) -> None:
     session(served, work)
 
 
-def test_an_invalid_key_is_a_tool_error(served: Served) -> None:
+def test_an_invalid_key_is_a_tool_error(served: LiveApi) -> None:
     async def work(client: McpClient) -> None:
         assert (await refused(client, "get_limits")).startswith("UNAUTHENTICATED: ")
 
     session(served, work, key="wrong")
 
 
-def test_an_agent_inside_a_run_gets_its_claim_from_the_environment(served: Served) -> None:
+def test_an_agent_inside_a_run_gets_its_claim_from_the_environment(served: LiveApi) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     context = RunContext(run, deadline=0.0)
@@ -194,7 +194,7 @@ class Running:
         self.calls.append((fraction, message))
 
 
-def test_a_running_task_spawns_and_reports_progress(served: Served) -> None:
+def test_a_running_task_spawns_and_reports_progress(served: LiveApi) -> None:
     running = Running()
 
     async def work() -> None:

@@ -14,9 +14,9 @@ from overnight_server.domain.results import Returned, Suspended
 from overnight_server.gate.claim import LANES_PER_REFRESH, claim
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
+from tests.support.costs import ACTOR, beat, start_all
 from tests.support.deployment import CLAIM_SETTINGS, LEASE, Deployment
-from tests.support.invariants import told, violations
-from tests.support.money import ACTOR, beat, started
+from tests.support.invariants import describe_violations, violations
 from tests.support.rivals import Connect, Rival, held_pool, meet_at_lane, queue_up
 
 DAY = timedelta(days=1)
@@ -26,7 +26,7 @@ DAY = timedelta(days=1)
 def _books_balance(deployment: Deployment) -> object:
     yield
     found = violations(deployment.owner)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def test_a_night_that_is_used_up_starts_nothing_until_the_next(deployment: Deployment) -> None:
@@ -85,7 +85,7 @@ def test_an_approval_for_a_night_lasts_for_that_night(deployment: Deployment) ->
     approve(deployment.app, run.claim.task_id, 2.0, actor=ACTOR)
 
     assert float(deployment.lane(user)["night_limit_usd"]) == 3.5
-    [again] = started(deployment)
+    [again] = start_all(deployment)
     deployment.settle(again, Returned(cost_usd=0.5))
     deployment.move_clock(DAY)
     reset_cycles(deployment.dispatcher)
@@ -122,7 +122,7 @@ def test_a_raised_night_lets_those_who_wait_go_on(deployment: Deployment) -> Non
 
     set_night_budget(deployment.app, user, None, actor=ACTOR)
 
-    assert [run.claim.task_id for run in started(deployment)] == [run.claim.task_id]
+    assert [run.claim.task_id for run in start_all(deployment)] == [run.claim.task_id]
 
 
 def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(deployment: Deployment) -> None:
@@ -199,7 +199,7 @@ def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
         steps.append((spent, promised, 4 - spent - promised))
 
     tasks = [deployment.task(user, max_cost_usd=2) for _ in range(3)]
-    first, second = started(deployment)
+    first, second = start_all(deployment)
     note()
     beat(deployment, first, 0.5)
     note()
@@ -209,13 +209,13 @@ def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
     deployment.settle(second, Suspended(cost_usd=2.0))
     note()
     approve(deployment.app, tasks[1], 1.0, actor=ACTOR)
-    [again] = started(deployment)
+    [again] = start_all(deployment)
     note()
     deployment.settle(again, Returned(cost_usd=0.25))
     assert not deployment.claim().claims
     note()
     deployment.move_clock(DAY)
-    [third] = started(deployment)
+    [third] = start_all(deployment)
     note()
 
     assert third.claim.task_id == tasks[2]

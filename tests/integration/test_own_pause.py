@@ -10,7 +10,7 @@ from overnight_server.control.pauses import PauseSubject, pause
 from overnight_server.domain.ids import show_task
 from tests.support.command import run
 from tests.support.deployment import Deployment
-from tests.support.serving import serve
+from tests.support.live_api import serve
 
 
 def test_a_user_pauses_and_resumes_their_own_work(

@@ -15,7 +15,7 @@ from tests.support import logins
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.command import run
 from tests.support.deployment import Deployment
-from tests.support.serving import serve
+from tests.support.live_api import serve
 
 WINDOW = "/api/v1/users/me/window"
 BERLIN = {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"}

@@ -11,7 +11,7 @@ from overnight_server.control.cancel import cancel
 from overnight_server.maintenance.reap import reap
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
-from tests.support.outside import TASKS, Outsider, outsider
+from tests.support.pull_agent import TASKS, PullAgent, register_agent
 
 OVER = timedelta(seconds=91)
 
@@ -23,21 +23,21 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 @pytest.fixture
-def agent(api_user: ApiUser) -> Outsider:
+def agent(api_user: ApiUser) -> PullAgent:
     api_user.created(type="echo", max_attempts=3)
-    return outsider(api_user)
+    return register_agent(api_user)
 
 
-def row(agent: Outsider, work: dict[str, Any]) -> Any:
+def row(agent: PullAgent, work: dict[str, Any]) -> Any:
     return agent.api_user.deployment.row(agent.api_user.row_id(work["task_id"]))
 
 
-def test_a_task_is_claimed_run_and_completed_over_http(agent: Outsider) -> None:
+def test_a_task_is_claimed_run_and_completed_over_http(agent: PullAgent) -> None:
     work = agent.work()
 
-    started = agent.say(work, "start")
-    beat = agent.say(work, "heartbeat", progress={"fraction": 0.5}, cost_usd=0.25)
-    done = agent.say(
+    started = agent.report(work, "start")
+    beat = agent.report(work, "heartbeat", progress={"fraction": 0.5}, cost_usd=0.25)
+    done = agent.report(
         work,
         "complete",
         output={"words": 3},
@@ -59,19 +59,19 @@ def test_a_task_is_claimed_run_and_completed_over_http(agent: Outsider) -> None:
     assert attempt["agent"] == agent.id
 
 
-def test_starting_twice_is_starting_once(agent: Outsider) -> None:
+def test_starting_twice_is_starting_once(agent: PullAgent) -> None:
     work = agent.begin()
     began = row(agent, work)["started_at"]
 
-    assert agent.say(work, "start").status_code == 200
+    assert agent.report(work, "start").status_code == 200
     assert row(agent, work)["started_at"] == began
 
 
 @pytest.mark.parametrize("what", ["complete", "fail", "heartbeat"])
-def test_a_claim_must_be_started_before_it_can_end(agent: Outsider, what: str) -> None:
+def test_a_claim_must_be_started_before_it_can_end(agent: PullAgent, what: str) -> None:
     work = agent.work()
 
-    answer = agent.say(work, what)
+    answer = agent.report(work, what)
 
     assert (answer.status_code, answer.json()["code"]) == (409, "NOT_STARTED")
     assert row(agent, work)["state"] == "claimed"
@@ -80,7 +80,7 @@ def test_a_claim_must_be_started_before_it_can_end(agent: Outsider, what: str) -
 @pytest.mark.parametrize(
     "what", ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend"]
 )
-def test_only_the_claims_own_token_is_accepted(agent: Outsider, what: str) -> None:
+def test_only_the_claims_own_token_is_accepted(agent: PullAgent, what: str) -> None:
     agent.api_user.created()
     work, other = agent.begin(), agent.begin()
     bodies: dict[str, dict[str, Any]] = {
@@ -92,161 +92,161 @@ def test_only_the_claims_own_token_is_accepted(agent: Outsider, what: str) -> No
     before = row(agent, work)
 
     for token in ("", agent.api_user.key, work["token"][:-1] + "x", "overnight_claim_x"):
-        assert agent.say({**work, "token": token}, what, **body).status_code == 401
-    assert agent.say({**work, "token": other["token"]}, what, **body).status_code == 404
+        assert agent.report({**work, "token": token}, what, **body).status_code == 401
+    assert agent.report({**work, "token": other["token"]}, what, **body).status_code == 404
 
     assert row(agent, work) == before
 
 
 @pytest.mark.parametrize("what", ["start", "heartbeat", "complete", "fail", "release"])
-def test_a_run_that_lost_its_claim_changes_nothing(agent: Outsider, what: str) -> None:
+def test_a_run_that_lost_its_claim_changes_nothing(agent: PullAgent, what: str) -> None:
     work = agent.begin()
     agent.api_user.deployment.move_clock(OVER)
     reap(agent.api_user.deployment.dispatcher)
     agent.api_user.deployment.run(
         "UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'"
     )
-    again = outsider(agent.api_user).begin()
+    again = register_agent(agent.api_user).begin()
     before = row(agent, work)
 
-    late = agent.say(work, what)
+    late = agent.report(work, what)
 
     assert (late.status_code, late.json()["code"]) == (409, "STALE_ATTEMPT")
     assert row(agent, work) == before
-    assert agent.say(again, "complete", output=2).status_code == 200
+    assert agent.report(again, "complete", output=2).status_code == 200
 
 
-def test_a_late_result_is_kept_aside(agent: Outsider) -> None:
+def test_a_late_result_is_kept_aside(agent: PullAgent) -> None:
     work = agent.begin()
     agent.api_user.deployment.move_clock(OVER)
     reap(agent.api_user.deployment.dispatcher)
 
-    agent.say(work, "complete", output="late")
+    agent.report(work, "complete", output="late")
 
     [kept] = agent.api_user.deployment.rows("SELECT * FROM stale_results")
     assert (kept["agent"], kept["result"]["output"]) == (agent.id, "late")
 
 
-def test_of_each_claim_one_late_result_is_kept(agent: Outsider) -> None:
+def test_of_each_claim_one_late_result_is_kept(agent: PullAgent) -> None:
     for attempt in (1, 2):
         work = agent.begin()
         agent.api_user.deployment.move_clock(OVER)
         reap(agent.api_user.deployment.dispatcher)
         agent.api_user.deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
-        told = [agent.say(work, "complete", output=[attempt, n]).status_code for n in range(5)]
+        told = [agent.report(work, "complete", output=[attempt, n]).status_code for n in range(5)]
         assert told == [409] * 5
-        agent = outsider(agent.api_user)
+        agent = register_agent(agent.api_user)
 
     kept = agent.api_user.deployment.rows("SELECT epoch, result FROM stale_results ORDER BY epoch")
     assert [(one["epoch"], one["result"]["output"]) for one in kept] == [(1, [1, 0]), (2, [2, 0])]
 
 
-def test_a_completion_that_is_sent_again_is_no_error(agent: Outsider) -> None:
+def test_a_completion_that_is_sent_again_is_no_error(agent: PullAgent) -> None:
     work = agent.begin()
 
-    first = agent.say(work, "complete", output=1)
-    again = agent.say(work, "complete", output=1)
-    other = agent.say(work, "fail", error="no, it failed")
+    first = agent.report(work, "complete", output=1)
+    again = agent.report(work, "complete", output=1)
+    other = agent.report(work, "fail", error="no, it failed")
 
     assert (first.json(), again.json()) == ({"ok": True}, {"ok": True})
     assert other.json()["code"] == "STALE_ATTEMPT"
     assert row(agent, work)["output"] == 1
 
 
-def test_failing_follows_the_policy_or_the_report(agent: Outsider) -> None:
+def test_failing_follows_the_policy_or_the_report(agent: PullAgent) -> None:
     work = agent.begin()
 
-    assert agent.say(work, "fail", error="boom", retry_after=30).status_code == 200
+    assert agent.report(work, "fail", error="boom", retry_after=30).status_code == 200
 
     failed = row(agent, work)
     assert (failed["state"], failed["attempts"], failed["error"]) == ("retrying", 1, "boom")
     agent.api_user.deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
     work = agent.begin()
-    agent.say(work, "fail", error="never", error_class="auth_failure", retryable=False)
+    agent.report(work, "fail", error="never", error_class="auth_failure", retryable=False)
     assert row(agent, work)["state"] == "dead_lettered"
 
 
-def test_a_rate_limit_spends_no_attempt(agent: Outsider) -> None:
+def test_a_rate_limit_spends_no_attempt(agent: PullAgent) -> None:
     work = agent.begin()
 
-    agent.say(work, "fail", error_class="rate_limit", retry_after=60)
+    agent.report(work, "fail", error_class="rate_limit", retry_after=60)
 
     waiting = row(agent, work)
     assert (waiting["state"], waiting["attempts"]) == ("retrying", 0)
 
 
-def test_completing_as_failed_is_failing(agent: Outsider) -> None:
+def test_completing_as_failed_is_failing(agent: PullAgent) -> None:
     work = agent.begin()
 
-    agent.say(work, "complete", status="failed", error="no luck")
+    agent.report(work, "complete", status="failed", error="no luck")
 
     assert (row(agent, work)["state"], row(agent, work)["error"]) == ("retrying", "no luck")
 
 
 @pytest.mark.parametrize("starts", [True, False])
 def test_a_released_run_is_claimable_and_spends_no_attempt(
-    agent: Outsider, *, starts: bool
+    agent: PullAgent, *, starts: bool
 ) -> None:
     work = agent.begin() if starts else agent.work()
 
-    assert agent.say(work, "release").status_code == 200
+    assert agent.report(work, "release").status_code == 200
 
     back = row(agent, work)
     assert (back["state"], back["attempts"]) == ("ready", 0)
     assert agent.api_user.deployment.lane(agent.api_user.user)["used_seconds"] == 0
-    assert agent.say(work, "release").status_code == 200, "no answer was heard"
+    assert agent.report(work, "release").status_code == 200, "no answer was heard"
     assert agent.work()["epoch"] == work["epoch"] + 1
 
 
-def test_a_pull_agents_heartbeat_reports_a_cancel(agent: Outsider) -> None:
+def test_a_pull_agents_heartbeat_reports_a_cancel(agent: PullAgent) -> None:
     work = agent.begin()
     cancel(
         agent.api_user.deployment.app, agent.api_user.user, row(agent, work)["id"], actor="user:x"
     )
 
-    assert agent.say(work, "heartbeat").json()["answer"] == "cancel"
+    assert agent.report(work, "heartbeat").json()["answer"] == "cancel"
 
-    assert agent.say(work, "release", reason="cancelled").status_code == 200
+    assert agent.report(work, "release", reason="cancelled").status_code == 200
     assert row(agent, work)["state"] == "cancelled"
 
 
 def test_a_pull_agents_heartbeat_reports_a_used_up_budget(api_user: ApiUser) -> None:
     api_user.created(max_cost_usd=1)
-    agent = outsider(api_user)
+    agent = register_agent(api_user)
     work = agent.begin()
 
-    assert agent.say(work, "heartbeat", cost_usd=1.5).json()["answer"] == "budget"
+    assert agent.report(work, "heartbeat", cost_usd=1.5).json()["answer"] == "budget"
 
-    assert agent.say(work, "release", reason="budget", cost_usd=1.5).status_code == 200
+    assert agent.report(work, "release", reason="budget", cost_usd=1.5).status_code == 200
     assert row(agent, work)["awaits_budget"] == "task"
 
 
-def test_beats_and_extensions_move_the_end_of_the_lease(agent: Outsider) -> None:
+def test_beats_and_extensions_move_the_end_of_the_lease(agent: PullAgent) -> None:
     work = agent.begin()
     for _ in range(3):
         agent.api_user.deployment.move_clock(timedelta(seconds=80))
-        assert agent.say(work, "heartbeat").status_code == 200
+        assert agent.report(work, "heartbeat").status_code == 200
 
-    assert agent.say(work, "extend", seconds=600).json()["lease_seconds"] == 600
+    assert agent.report(work, "extend", seconds=600).json()["lease_seconds"] == 600
 
     agent.api_user.deployment.move_clock(timedelta(seconds=500))
     assert reap(agent.api_user.deployment.dispatcher) == 0
-    assert agent.say(work, "complete").status_code == 200
+    assert agent.report(work, "complete").status_code == 200
 
 
-def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: Outsider) -> None:
+def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: PullAgent) -> None:
     work = agent.begin()
 
-    child = agent.say(work, "spawn", task={"title": "part", "type": "echo"}, key="part")
-    again = agent.say(work, "spawn", task={"title": "other"}, key="part")
+    child = agent.report(work, "spawn", task={"title": "part", "type": "echo"}, key="part")
+    again = agent.report(work, "spawn", task={"title": "other"}, key="part")
     assert (child.status_code, again.status_code) == (201, 200)
     assert child.json()["id"] == again.json()["id"]
-    assert agent.say(work, "suspend", tasks=[child.json()["id"]]).status_code == 200
+    assert agent.report(work, "suspend", tasks=[child.json()["id"]]).status_code == 200
     assert row(agent, work)["state"] == "pending"
 
     part = agent.begin()
     assert part["task_id"] == child.json()["id"]
-    agent.say(part, "complete", output="made")
+    agent.report(part, "complete", output="made")
     parent = agent.begin()
 
     assert parent["task_id"] == work["task_id"]
@@ -257,12 +257,12 @@ def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: Outsider) -> None:
     assert (seen["key"], seen["state"], seen["output"]) == ("part", "completed", "made")
 
 
-def test_a_run_keeps_artifacts(agent: Outsider) -> None:
+def test_a_run_keeps_artifacts(agent: PullAgent) -> None:
     work = agent.begin()
     content = base64.b64encode(b"\x00\x01").decode()
 
-    kept = agent.say(work, "artifacts", name="raw", kind="bytes", content=content)
-    wrong = agent.say(work, "artifacts", name="bad", kind="json", content="{")
+    kept = agent.report(work, "artifacts", name="raw", kind="bytes", content=content)
+    wrong = agent.report(work, "artifacts", name="bad", kind="json", content="{")
 
     assert kept.status_code == 201
     [stored] = agent.api_user.deployment.rows("SELECT * FROM artifacts")
@@ -270,21 +270,21 @@ def test_a_run_keeps_artifacts(agent: Outsider) -> None:
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (400, "content")
 
 
-def test_a_wrong_report_names_its_field(agent: Outsider) -> None:
+def test_a_wrong_report_names_its_field(agent: PullAgent) -> None:
     work = agent.begin()
 
-    answer = agent.say(work, "complete", result=1)
+    answer = agent.report(work, "complete", result=1)
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == "result"
     assert row(agent, work)["state"] == "running"
 
 
-def test_what_progress_says_under_a_secret_name_is_not_shown(agent: Outsider) -> None:
+def test_what_progress_says_under_a_secret_name_is_not_shown(agent: PullAgent) -> None:
     work = agent.begin()
     progress = {"step": 1, "login": [{"password": "hunter2"}]}
 
-    assert agent.say(work, "heartbeat", progress=progress).status_code == 200
+    assert agent.report(work, "heartbeat", progress=progress).status_code == 200
 
     paths = [f"{TASKS}/{work['task_id']}", TASKS, f"/api/v1/dags/{work['dag_id']}"]
     for path in paths:
@@ -293,18 +293,18 @@ def test_what_progress_says_under_a_secret_name_is_not_shown(agent: Outsider) ->
         assert '"login":[{"password":"***"}]' in shown.text, path
 
 
-def read_by_another(agent: Outsider, kind: str, content: str) -> str:
+def read_by_another(agent: PullAgent, kind: str, content: str) -> str:
     """Keep an artifact, and have a task read it; return the reference."""
     work = agent.begin()
-    kept = agent.say(work, "artifacts", name="a", kind=kind, content=content)
+    kept = agent.report(work, "artifacts", name="a", kind=kind, content=content)
     assert kept.status_code == 201, kept.text
-    agent.say(work, "complete", output=1)
+    agent.report(work, "complete", output=1)
     reference = f"artifact:{kept.json()['id']}"
     agent.api_user.created(type="echo", title="reader", max_attempts=2, context_refs=[reference])
     return reference
 
 
-def test_a_task_that_reads_bytes_is_given_them_in_base_64(agent: Outsider) -> None:
+def test_a_task_that_reads_bytes_is_given_them_in_base_64(agent: PullAgent) -> None:
     content = base64.b64encode(b"\x89PNG\xff").decode()
     reference = read_by_another(agent, "bytes", content)
 
@@ -329,11 +329,11 @@ def test_a_task_that_reads_bytes_is_given_them_in_base_64(agent: Outsider) -> No
     ],
 )
 def test_json_that_its_readers_could_not_be_given_is_not_kept(
-    agent: Outsider, content: str
+    agent: PullAgent, content: str
 ) -> None:
     work = agent.begin()
 
-    answer = agent.say(work, "artifacts", name="a", kind="json", content=content)
+    answer = agent.report(work, "artifacts", name="a", kind="json", content=content)
 
     assert answer.status_code == 400, answer.text
     assert [one["field"] for one in answer.json()["errors"]] == ["content"]
@@ -344,7 +344,7 @@ def test_json_that_its_readers_could_not_be_given_is_not_kept(
     "content", [b'"\\ud800"', b"[" * 480 + b"]" * 480, b"[" * 9000 + b"]" * 9000, b"{"]
 )
 def test_a_task_that_cannot_be_told_fails_and_the_next_is_claimed(
-    agent: Outsider, content: bytes
+    agent: PullAgent, content: bytes
 ) -> None:
     read_by_another(agent, "json", "[]")
     agent.api_user.deployment.run("UPDATE artifacts SET content = :content", content=content)

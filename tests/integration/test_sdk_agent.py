@@ -17,8 +17,8 @@ from overnight.mcp.server import Run
 from overnight_server.control.keys import key_id_of, revoke
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
-from tests.support.serving import serve
-from tests.support.waiting import wait_until
+from tests.support.live_api import serve
+from tests.support.wait import wait_until
 
 
 @pytest.fixture

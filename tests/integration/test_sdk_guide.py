@@ -12,7 +12,7 @@ from overnight_server.maintenance.bulk import run_bulks
 from tests.rules.sources import ROOT
 from tests.rules.test_docs import blocks
 from tests.support.deployment import Deployment
-from tests.support.serving import Served, serve
+from tests.support.live_api import LiveApi, serve
 
 GUIDE = Path("docs/guides/sdk.md")
 BULK_GUIDE = Path("docs/guides/bulk.md")
@@ -57,7 +57,7 @@ def sweeping(deployment: Deployment) -> Iterator[None]:
         maintenance.join()
 
 
-def ran_as_it_stands(page: Path, served: Served, folder: Path) -> subprocess.CompletedProcess[str]:
+def ran_as_it_stands(page: Path, served: LiveApi, folder: Path) -> subprocess.CompletedProcess[str]:
     program = folder / "guide.py"
     program.write_text("\n".join(blocks(page, "py")), encoding="utf-8")
     return subprocess.run(

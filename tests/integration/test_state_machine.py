@@ -33,7 +33,7 @@ from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.audit_lanes import audit
 from tests.support.deployment import Deployment
 from tests.support.model_comparison import ALL_SLOTS, QUICK, SECOND, ModelComparison
-from tests.support.standstill import prepare
+from tests.support.stopped_clock import prepare
 
 # What can be afforded after every step; the rest is asked when a sequence ends.
 EVERY_STEP = frozenset({"H01", "H02", "I09"})

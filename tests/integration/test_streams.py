@@ -26,8 +26,8 @@ from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import Db
 from tests.chaos.proxy import FaultProxy
 from tests.support.deployment import LOOSE, Deployment
-from tests.support.serving import Served, serve
-from tests.support.waiting import wait_until
+from tests.support.live_api import LiveApi, serve
+from tests.support.wait import wait_until
 
 
 class StreamClients:
@@ -71,13 +71,13 @@ def stream_clients() -> Iterator[StreamClients]:
 @pytest.fixture
 def served(
     stream_clients: StreamClients, deployment: Deployment, database_url: str
-) -> Iterator[Served]:
+) -> Iterator[LiveApi]:
     with serve(deployment, database_url, OVERNIGHT_MAX_STREAMS_PER_USER="3") as api:
         yield api
 
 
 @pytest.fixture
-def client(served: Served, stream_clients: StreamClients) -> Client:
+def client(served: LiveApi, stream_clients: StreamClients) -> Client:
     return stream_clients.client(served.url, served.key)
 
 
@@ -109,18 +109,18 @@ class EventReader(threading.Thread):
         return self.events
 
 
-def feed(served: Served) -> Feed:
+def feed(served: LiveApi) -> Feed:
     """Return the feed of the server."""
     server_feed: Feed = served.server._api.state.dependencies.feed
     return server_feed
 
 
-def open_streams(served: Served) -> int:
+def open_streams(served: LiveApi) -> int:
     """Return how many streams are open."""
     return len(feed(served)._subscriptions)
 
 
-def finished(served: Served, **fields: Any) -> TaskId:
+def finished(served: LiveApi, **fields: Any) -> TaskId:
     """Run a task to its end and return its id."""
     served.deployment.agent()
     run = served.deployment.running(served.user, **fields)
@@ -128,7 +128,7 @@ def finished(served: Served, **fields: Any) -> TaskId:
     return run.claim.task_id
 
 
-def test_the_stream_of_a_task_has_all_its_events_and_ends(served: Served, client: Client) -> None:
+def test_the_stream_of_a_task_has_all_its_events_and_ends(served: LiveApi, client: Client) -> None:
     task_id = finished(served)
 
     told = list(client.tasks.stream(show_task(task_id)))
@@ -140,7 +140,7 @@ def test_the_stream_of_a_task_has_all_its_events_and_ends(served: Served, client
 
 
 def test_a_stream_sends_events_as_they_happen(
-    served: Served, client: Client, stream_clients: StreamClients
+    served: LiveApi, client: Client, stream_clients: StreamClients
 ) -> None:
     served.deployment.task(served.user)
     reader = stream_clients.listen(client.stream())
@@ -159,7 +159,7 @@ def test_a_stream_sends_events_as_they_happen(
 
 
 def test_a_graphs_stream_ends_with_the_graph(
-    served: Served, client: Client, stream_clients: StreamClients
+    served: LiveApi, client: Client, stream_clients: StreamClients
 ) -> None:
     tasks = [NewTask("a", "echo"), NewTask("b", "echo")]
     [first, second] = submit_graph(
@@ -178,7 +178,7 @@ def test_a_graphs_stream_ends_with_the_graph(
 
 
 def test_a_cut_connection_loses_nothing_and_repeats_nothing(
-    served: Served, stream_clients: StreamClients
+    served: LiveApi, stream_clients: StreamClients
 ) -> None:
     with FaultProxy() as proxy:
         link = proxy.link(served.port)
@@ -212,7 +212,7 @@ def test_a_stopping_server_ends_its_streams_at_once(
 
 def test_an_event_that_commits_late_is_sent_in_its_order(
     deployment: Deployment,
-    served: Served,
+    served: LiveApi,
     client: Client,
     stream_clients: StreamClients,
     connect: Callable[..., Db],
@@ -263,7 +263,7 @@ def test_an_unused_event_id_does_not_delay_the_stream(deployment: Deployment, ap
     assert parse_task(event.task_id) == task_id
 
 
-def test_a_wait_ends_with_the_task(served: Served, client: Client) -> None:
+def test_a_wait_ends_with_the_task(served: LiveApi, client: Client) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     waiting = threading.Timer(0.6, served.deployment.settle, (run, Returned(7)))
@@ -277,7 +277,7 @@ def test_a_wait_ends_with_the_task(served: Served, client: Client) -> None:
     waiting.join()
 
 
-def test_a_wait_for_a_graph_ends_with_the_graph(served: Served, client: Client) -> None:
+def test_a_wait_for_a_graph_ends_with_the_graph(served: LiveApi, client: Client) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     dag_id = show_dag(served.deployment.row(run.claim.task_id)["dag_id"])
@@ -294,7 +294,7 @@ def test_a_wait_for_a_graph_ends_with_the_graph(served: Served, client: Client) 
     ending.join()
 
 
-def test_a_wait_that_times_out_returns_the_task(served: Served, client: Client) -> None:
+def test_a_wait_that_times_out_returns_the_task(served: LiveApi, client: Client) -> None:
     task_id = show_task(served.deployment.task(served.user))
 
     with pytest.raises(errors.WaitTimedOut) as late:
@@ -305,7 +305,7 @@ def test_a_wait_that_times_out_returns_the_task(served: Served, client: Client) 
 
 
 def test_streams_of_other_users_tasks_and_graphs_are_not_found(
-    served: Served, client: Client
+    served: LiveApi, client: Client
 ) -> None:
     theirs = served.deployment.task(served.deployment.user())
 
@@ -320,7 +320,7 @@ def test_streams_of_other_users_tasks_and_graphs_are_not_found(
 
 
 def test_the_number_of_streams_per_user_is_limited(
-    served: Served, client: Client, stream_clients: StreamClients
+    served: LiveApi, client: Client, stream_clients: StreamClients
 ) -> None:
     streams = [stream_clients.listen(client.stream()) for _ in range(3)]
     wait_until(lambda: open_streams(served) == 3, what="three streams")
@@ -335,7 +335,7 @@ def test_the_number_of_streams_per_user_is_limited(
     assert client.tasks.wait(task_id, check=False).state == "cancelled"
 
 
-def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
+def test_a_burst_of_streams_stays_within_the_limit(served: LiveApi) -> None:
     headers = {"Authorization": f"Bearer {served.key}"}
     at_once = threading.Barrier(12)
     over = threading.Event()
@@ -361,7 +361,7 @@ def test_a_burst_of_streams_stays_within_the_limit(served: Served) -> None:
 
 @pytest.mark.parametrize("by", ["revoking the key", "disabling the user"])
 def test_a_stream_ends_when_access_is_revoked(
-    served: Served, client: Client, stream_clients: StreamClients, by: str
+    served: LiveApi, client: Client, stream_clients: StreamClients, by: str
 ) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
@@ -387,7 +387,7 @@ def test_a_stream_ends_when_access_is_revoked(
 
 
 def test_an_idle_stream_ends_with_its_key(
-    served: Served, client: Client, stream_clients: StreamClients, monkeypatch: pytest.MonkeyPatch
+    served: LiveApi, client: Client, stream_clients: StreamClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(api_listening, "HEARTBEAT_SECONDS", 0.2)
     reader = stream_clients.listen(client.stream())
@@ -399,7 +399,7 @@ def test_an_idle_stream_ends_with_its_key(
     assert isinstance(reader.error, errors.Unauthenticated)
 
 
-def test_a_disconnected_client_is_unsubscribed(served: Served, client: Client) -> None:
+def test_a_disconnected_client_is_unsubscribed(served: LiveApi, client: Client) -> None:
     served.deployment.task(served.user)
     stream = client.stream(after=0)
     next(stream)
@@ -445,7 +445,7 @@ def _connections(db: Db) -> int:
 
 
 @pytest.mark.parametrize("header", ["x", "-1", "1.5", "9" * 25, "٣"])
-def test_an_invalid_last_event_id_is_refused(served: Served, header: str) -> None:
+def test_an_invalid_last_event_id_is_refused(served: LiveApi, header: str) -> None:
     answer = httpx2.get(
         f"{served.url}/api/v1/events",
         headers={"X-API-Key": served.key, "Last-Event-ID": header.encode()},
@@ -456,6 +456,6 @@ def test_an_invalid_last_event_id_is_refused(served: Served, header: str) -> Non
     assert answer.json()["code"] == "INVALID_REQUEST"
 
 
-def test_a_stream_needs_a_key(served: Served, stream_clients: StreamClients) -> None:
+def test_a_stream_needs_a_key(served: LiveApi, stream_clients: StreamClients) -> None:
     with pytest.raises(errors.Unauthenticated):
         next(stream_clients.client(served.url, "wrong").stream())

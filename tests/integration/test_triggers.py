@@ -33,7 +33,7 @@ from overnight_server.outcome.settle import settle
 from overnight_server.store.db import ActingUser, Db
 from tests.support.deployment import AGENT, LOOSE, Deployment
 from tests.support.graphs import begin
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.rivals import Rival, meet_at_lane
 from tests.support.workers import ROOT
 
@@ -78,7 +78,7 @@ def only(deployment: Deployment, user: UserId) -> Trigger:
 
 def sound(deployment: Deployment) -> None:
     found = violations(deployment.dispatcher)
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def test_a_graph_that_completes_sets_off_another_once(

@@ -15,8 +15,8 @@ from overnight_worker.execute import carry_out, start
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import load_handlers
 from overnight_worker.slot_loop import SlotLoop
-from tests.chaos.proxy import FaultProxy, Link, Mood
-from tests.chaos.stage import through
+from tests.chaos.proxy import FaultProxy, LinkFault, ProxyLink
+from tests.chaos.stack import through
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.workers import worker_settings
 
@@ -24,7 +24,7 @@ NOWHERE = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
-def link(postgres: EmbeddedPostgres) -> Iterator[Link]:
+def link(postgres: EmbeddedPostgres) -> Iterator[ProxyLink]:
     with FaultProxy() as proxy:
         yield proxy.link(postgres.cluster.port)
 
@@ -36,7 +36,7 @@ def user(deployment: Deployment) -> UserId:
 
 
 @pytest.fixture
-def worker(database_url: str, link: Link) -> Iterator[resources.WorkerResources]:
+def worker(database_url: str, link: ProxyLink) -> Iterator[resources.WorkerResources]:
     load_handlers(())
     settings = worker_settings(through(database_url, link), NOWHERE)
     waker = Waker(NOWHERE)
@@ -47,11 +47,11 @@ def worker(database_url: str, link: Link) -> Iterator[resources.WorkerResources]
 
 
 def test_a_submit_whose_confirmation_was_lost_can_be_repeated(
-    deployment: Deployment, user: UserId, database_url: str, link: Link
+    deployment: Deployment, user: UserId, database_url: str, link: ProxyLink
 ) -> None:
     db = Db.connect(through(database_url, link), role=ADMIN)
     task = NewTask("a task", "echo", idempotency_key="once")
-    link.become(Mood.FORGET_COMMIT)
+    link.become(LinkFault.FORGET_COMMIT)
     with pytest.raises(DatabaseUnreachable):
         submit(db, user, task, LOOSE)
     link.heal()
@@ -64,7 +64,7 @@ def test_a_submit_whose_confirmation_was_lost_can_be_repeated(
 
 
 def test_a_start_whose_confirmation_was_lost_is_given_back_and_costs_nothing(
-    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
+    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: ProxyLink
 ) -> None:
     task_id = deployment.task(user)
     [claimed] = deployment.claim().claims
@@ -81,7 +81,7 @@ def test_a_start_whose_confirmation_was_lost_is_given_back_and_costs_nothing(
 
 
 def test_a_result_whose_confirmation_was_lost_is_recorded_once(
-    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
+    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: ProxyLink
 ) -> None:
     task_id = deployment.task(user, payload={"hello": "world"})
     [claimed] = deployment.claim().claims
@@ -97,7 +97,7 @@ def test_a_result_whose_confirmation_was_lost_is_recorded_once(
 
 
 def test_a_claim_of_an_idle_listener_whose_confirmation_was_lost_is_given_back(
-    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: Link
+    deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: ProxyLink
 ) -> None:
     deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('echo', 0.001)")
     deployment.agent(agent_id=WORKER_ID)

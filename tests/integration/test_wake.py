@@ -13,7 +13,7 @@ from redis import Redis
 
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.wakeups.wake import CANCELS_CHANNEL, Waker, WakeUpListener
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 LONG = 20.0

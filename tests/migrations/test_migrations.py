@@ -23,7 +23,7 @@ from overnight_server.store.models import Base
 from tests.migrations.schema import COLUMN_TYPES, lines
 from tests.support.deployment import Deployment
 from tests.support.graphs import begin, graph
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 # The sets of values that a CHECK constraint and a Python enumeration both define.

@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 
+from tests.chaos.biased import BIASES
 from tests.chaos.mutants import failures, judge_chaos, judge_tests, table
 from tests.chaos.safeguards import COMPANIONS, MUTANTS, Edit, Mutant
-from tests.chaos.tilted import TILTS
 from tests.support.invariants import INVARIANTS
 from tests.support.workers import ROOT
 
@@ -49,7 +49,7 @@ def test_the_safeguards_of_the_promises_are_all_shown_to_chaos() -> None:
 
 
 def test_every_tilt_of_chaos_is_known() -> None:
-    assert {one.tilt for one in MUTANTS} == set(TILTS) == set(COMPANIONS)
+    assert {one.bias for one in MUTANTS} == set(BIASES) == set(COMPANIONS)
 
 
 def test_an_invariant_that_a_mutant_names_exists() -> None:

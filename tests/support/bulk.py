@@ -11,7 +11,7 @@ from overnight_server.domain.results import Raised
 from overnight_server.insight.bulk import get_bulk
 from overnight_server.maintenance.bulk import run_bulks
 from tests.support.deployment import Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 
 ME = "human:me"
 FATAL = Raised("auth_failure", "wrong key")
@@ -27,7 +27,7 @@ def begin(deployment: Deployment, user: UserId, wanted: BulkOrder, **options: An
     return start(deployment.app, user, wanted, actor=ME, **options).bulk_id
 
 
-def seen(deployment: Deployment, user: UserId, bulk_id: BulkId) -> BulkOperation:
+def get_operation(deployment: Deployment, user: UserId, bulk_id: BulkId) -> BulkOperation:
     """Return how an operation stands."""
     return get_bulk(deployment.app, user, bulk_id)
 
@@ -58,7 +58,7 @@ def moves(deployment: Deployment, task: UUID, to_state: str) -> list[str]:
     return [row["actor"] for row in deployment.rows(sql, id=task, state=to_state)]
 
 
-def sound(deployment: Deployment) -> None:
+def assert_invariants(deployment: Deployment) -> None:
     """Fail if any invariant is broken."""
     found = violations(deployment.dispatcher)
-    assert not found, told(found)
+    assert not found, describe_violations(found)

@@ -8,8 +8,8 @@ from typing import Any
 import schemathesis
 from schemathesis.engine import events, from_schema
 
+from tests.support.live_api import LiveApi
 from tests.support.seeded_data import API, TASKS, SeededUser
-from tests.support.serving import Served
 
 SEED = 20_260
 # The probability that a path parameter is an existing id; otherwise it is a random text.
@@ -95,7 +95,7 @@ class ConformanceReport:
 
 
 def conform(
-    served: Served,
+    served: LiveApi,
     seeded_data: SeededUser,
     *,
     phases: Sequence[str],
@@ -158,7 +158,7 @@ def _is_allowed(operation: str, response: Any) -> bool:
 
 
 def _config(
-    served: Served, seeded_data: SeededUser, phases: Sequence[str], examples: int
+    served: LiveApi, seeded_data: SeededUser, phases: Sequence[str], examples: int
 ) -> dict[str, Any]:
     return {
         "seed": SEED,

@@ -9,7 +9,7 @@ from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.outcome.settle import release
 from tests.support.deployment import AGENT, LOOSE, Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 
 
 def graph(
@@ -60,7 +60,7 @@ def status(deployment: Deployment, task: TaskId) -> str:
     return str(deployment.one(sql, id=dag_of(deployment, task))["status"])
 
 
-def sound(deployment: Deployment) -> None:
+def assert_invariants(deployment: Deployment) -> None:
     """Look at every invariant."""
     found = violations(deployment.dispatcher)
-    assert not found, told(found)
+    assert not found, describe_violations(found)

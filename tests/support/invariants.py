@@ -34,7 +34,7 @@ ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+
 ABSENT = re.compile(r"^-- inapplicable: (?P<code>\w+) .+\n-- (?P<reason>.+)", re.MULTILINE)
 # How long expired claims may remain when leases last seconds, also while faults are injected: many
 # times what the sweeps need when nothing stops them.
-SWEPT_WITHIN: Final = timedelta(seconds=20)
+SWEEP_TIME: Final = timedelta(seconds=20)
 # For runs in which no plan changes: the limits of now have always been in force, but that whoever
 # is shut out may have nothing claimed since.
 PLANS_OF_NOW = """
@@ -158,7 +158,7 @@ def keep_recorded_actions(tx: Connection, recorded_actions: Collection[RecordedA
         tx.execute(text(KEEP_DEEDS), {"recorded_actions": json.dumps(rows, default=str)})
 
 
-def told(found: Mapping[str, list[Row]]) -> str:
+def describe_violations(found: Mapping[str, list[Row]]) -> str:
     """Say what was broken, in sentences, with the first few rows of each."""
     sentences = {one.code: one.sentence for one in INVARIANTS}
     return "\n".join(

@@ -44,9 +44,9 @@ from overnight_server.outcome.presence import WorkerCard
 from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from tests.support.deployment import CLAIM_TTL, LEASE, LOOSE, POOL, Deployment
-from tests.support.invariants import told, violations
+from tests.support.invariants import describe_violations, violations
 from tests.support.model import Agent, Model, Task, User
-from tests.support.standstill import FORGET
+from tests.support.stopped_clock import FORGET
 
 # The deployment opens ten minutes before everyone's month ends, and the next month has no 31st.
 OPENING = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
@@ -340,7 +340,7 @@ class ModelComparison:
     def pass_by(self, by: timedelta) -> None:
         """Let time pass while nobody does anything."""
         self.model.now += by
-        self.deployment.run("UPDATE house_time SET at = :at", at=self.model.now)
+        self.deployment.run("UPDATE stopped_clock SET at = :at", at=self.model.now)
 
     def work_on(self, by: timedelta) -> None:
         """Let time pass while every worker that is not silent keeps itself and its runs alive."""
@@ -393,7 +393,7 @@ class ModelComparison:
         """Check that no invariant is broken."""
         acked = list(self.model.tasks)
         broken = violations(self.deployment.dispatcher, codes=codes, acked=acked, drained=drained)
-        assert not broken, told(broken)
+        assert not broken, describe_violations(broken)
 
     # -- parts ----------------------------------------------------------------------------------
 

@@ -23,6 +23,6 @@ class RecordedAction:
     ok: bool | None = None
 
 
-def seal_of(token: str) -> str:
+def token_suffix(token: str) -> str:
     """Return by what a claim's token is recognised; too little of it to act with."""
     return token[-SEAL_LENGTH:]

@@ -9,9 +9,9 @@ from uuid import UUID
 from sqlalchemy import text
 
 from overnight_server.store.db import Db, Timeouts
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 Connect = Callable[..., Db]
 
 
@@ -36,7 +36,7 @@ class Rival(threading.Thread):
 
     def answer(self) -> Any:
         """Wait for the call to end; return what it returned, or raise what it raised."""
-        self.join(PATIENCE_SECONDS)
+        self.join(TIMEOUT_SECONDS)
         assert not self.is_alive(), f"{self.name} has not come to an end"
         if self._error is not None:
             raise self._error
@@ -61,7 +61,7 @@ def wait_until_blocked(watcher: Db, application_name: str) -> None:
 
     wait_until(
         blocked,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         pause=0.01,
         what=f"{application_name} to wait for a lock",
     )

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from overnight_server.control.keys import issue, key_id_of
-from tests.support.serving import Served
+from tests.support.live_api import LiveApi
 
 API = "/api/v1"
 TASKS = f"{API}/tasks"
@@ -35,7 +35,7 @@ class SeededUser:
     ended: list[str] = field(default_factory=list)
 
 
-def furnish(served: Served, *, is_admin: bool) -> SeededUser:
+def furnish(served: LiveApi, *, is_admin: bool) -> SeededUser:
     """Put one of everything into a deployment, all of it the served user's; and another user."""
     deployment, user = served.deployment, served.user
     deployment.run(
@@ -58,7 +58,7 @@ def furnish(served: Served, *, is_admin: bool) -> SeededUser:
 
 @dataclass
 class _Furnisher:
-    served: Served
+    served: LiveApi
     http: httpx2.Client
 
     def furnish(self, foreign: dict[str, list[str]]) -> SeededUser:

@@ -19,7 +19,7 @@ from overnight_server.local.ports import free_port
 from overnight_server.settings import Settings
 from tests.support import logins
 from tests.support.deployment import Deployment
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import ROOT, environment, worker_settings
 
 CLOCKS: dict[str, object] = {
@@ -91,12 +91,12 @@ class Stack:
         """Wait for a process to end; return its exit code."""
         process = self.processes[name]
         code = process.wait(within)
-        assert code is not None, f"{name} still runs:\n{self.said(name)[-2000:]}"
+        assert code is not None, f"{name} still runs:\n{self.log_text(name)[-2000:]}"
         process.close()
         del self.processes[name]
         return code
 
-    def said(self, name: str) -> str:
+    def log_text(self, name: str) -> str:
         """Return what a process wrote."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
@@ -147,7 +147,7 @@ class Stack:
     ) -> None:
         if error is not None:
             for name in sorted(self.processes):
-                print(f"--- {name}\n{self.said(name)[-3000:]}")  # noqa: T201 - for the report
+                print(f"--- {name}\n{self.log_text(name)[-3000:]}")  # noqa: T201 - for the report
         self.stop()
 
     def _api_answers(self) -> bool:

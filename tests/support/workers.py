@@ -26,7 +26,7 @@ from overnight_server.settings import Settings, load
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
 from tests.support.deployment import Deployment
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
 SHORT_CLOCKS = {
@@ -74,7 +74,7 @@ class Worker:
     process: subprocess.Popen[bytes]
     output: IO[bytes]
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         """Return everything it wrote so far."""
         return Path(self.output.name).read_text(errors="replace")
 
@@ -96,10 +96,10 @@ def running_worker(settings: Settings) -> Iterator[Worker]:
     """Run a worker; whatever happens, nothing of it is left."""
     with running(worker_arguments(settings), settings) as worker:
         wait_until(
-            lambda: "queue=worker_joined" in worker.said() or worker.process.poll() is not None,
+            lambda: "queue=worker_joined" in worker.log_text() or worker.process.poll() is not None,
             what="the worker to join",
         )
-        assert worker.process.poll() is None, worker.said()
+        assert worker.process.poll() is None, worker.log_text()
         yield worker
 
 
@@ -179,7 +179,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 
 @dataclass
-class Shift:
+class WorkerHarness:
     """A deployment with a worker in it: submit, send, and watch the row."""
 
     deployment: Deployment
@@ -237,15 +237,15 @@ class Shift:
 
 
 @contextmanager
-def shared_shift(
+def shared_harness(
     postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis, **changes: object
-) -> Iterator[Shift]:
+) -> Iterator[WorkerHarness]:
     """Give several tests a database and a publisher together; the settings may be changed."""
     with working_deployment(postgres, template) as deployment:
         url = deployment.owner.engine.url.render_as_string(hide_password=False)
         settings = worker_settings(url, redis.url, **changes)
         publisher = Publisher(settings)
         try:
-            yield Shift(deployment, settings, publisher, deployment.user())
+            yield WorkerHarness(deployment, settings, publisher, deployment.user())
         finally:
             publisher.close()

@@ -14,7 +14,7 @@ from overnight import errors
 from overnight.client.client import Client
 from overnight.client.retry import MAX_WAIT_SECONDS, wait_before_next
 from tests.support.command import run
-from tests.support.living_home import living_home
+from tests.support.published_home import published_home
 
 URL = "http://overnight.test"
 TASK = {
@@ -363,7 +363,7 @@ def test_a_client_finds_the_local_stack_from_a_subdirectory(
     (unconfigured / "deep").mkdir()
     monkeypatch.chdir(unconfigured / "deep")
 
-    with living_home(unconfigured / ".overnight", api_key="local-key", api_url=URL):
+    with published_home(unconfigured / ".overnight", api_key="local-key", api_url=URL):
         service = Service(ok())
         Client(transport=httpx2.MockTransport(service)).tasks.get("task_01")
         with pytest.raises(errors.NotConfigured, match="no API key for http://elsewhere"):

@@ -11,7 +11,7 @@ import pytest
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId
 from overnight_worker.claim_registry import MAX_PROCESSES, ClaimRegistry, OrphanedClaims
-from tests.support.dying import in_a_process_that_dies
+from tests.support.forked_child import run_in_forked_child
 
 Step = Callable[[ClaimRegistry], None]
 CLAIMS = [Claim(TaskId(uuid4()), epoch, uuid4()) for epoch in (1, 2**40)]
@@ -71,7 +71,7 @@ def test_a_living_process_leaves_no_orphaned_claims(registry: ClaimRegistry) -> 
 def test_a_death_in_a_handler_is_distinguished_from_other_deaths(
     registry: ClaimRegistry, steps: list[Step], orphaned: OrphanedClaims
 ) -> None:
-    in_a_process_that_dies(process(registry, *steps))
+    run_in_forked_child(process(registry, *steps))
 
     assert registry.collect_orphaned_claims() == [orphaned]
 
@@ -81,27 +81,27 @@ def test_the_last_claims_replace_earlier_ones(registry: ClaimRegistry) -> None:
         process(registry, starts_handler, has_its_runs_taken_away)()
         registry.set_claims(CLAIMS[1:])
 
-    in_a_process_that_dies(work)
+    run_in_forked_child(work)
 
     assert registry.collect_orphaned_claims() == [OrphanedClaims(CLAIMS[1:])]
 
 
 def test_a_process_without_claims_leaves_no_orphaned_claims(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(process(registry, claims=[]))
+    run_in_forked_child(process(registry, claims=[]))
 
     assert registry.collect_orphaned_claims() == []
 
 
 def test_orphaned_claims_are_collected_once(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(process(registry))
+    run_in_forked_child(process(registry))
 
     assert registry.collect_orphaned_claims() == [OrphanedClaims(CLAIMS)]
     assert registry.collect_orphaned_claims() == []
 
 
 def test_every_process_has_its_own_record(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(process(registry, starts_handler, claims=CLAIMS[:1]), place=0)
-    in_a_process_that_dies(process(registry, claims=CLAIMS[1:]), place=1)
+    run_in_forked_child(process(registry, starts_handler, claims=CLAIMS[:1]), place=0)
+    run_in_forked_child(process(registry, claims=CLAIMS[1:]), place=1)
 
     assert registry.collect_orphaned_claims() == [
         OrphanedClaims(CLAIMS[:1], in_handler=True),
@@ -110,14 +110,14 @@ def test_every_process_has_its_own_record(registry: ClaimRegistry) -> None:
 
 
 def test_a_process_beyond_the_last_record_works_without_one(registry: ClaimRegistry) -> None:
-    in_a_process_that_dies(process(registry, starts_handler), place=MAX_PROCESSES)
+    run_in_forked_child(process(registry, starts_handler), place=MAX_PROCESSES)
 
     assert registry.collect_orphaned_claims() == []
 
 
 def test_a_process_that_did_not_register_writes_nothing(registry: ClaimRegistry) -> None:
     """Such as the main process, or a test that runs handlers in its own process."""
-    in_a_process_that_dies(lambda: registry.set_claims(CLAIMS))
+    run_in_forked_child(lambda: registry.set_claims(CLAIMS))
 
     assert registry.collect_orphaned_claims() == []
 

@@ -3,7 +3,7 @@
 import json
 
 from overnight_server.domain.ids import TaskId, new_task_id, show_task
-from tests.chaos.truth import Truth
+from tests.chaos.handler_record import HandlerRecord
 from tests.support.recorded_actions import RecordedAction
 
 PID = 7
@@ -12,7 +12,7 @@ PID = 7
 def test_a_run_that_ended_says_how_long_it_worked_and_how_it_ended() -> None:
     task = new_task_id()
 
-    truth = Truth.of([_line("start", task, at=2.0), _line("end", task, at=2.5, ok=True)])
+    truth = HandlerRecord.of([_line("start", task, at=2.0), _line("end", task, at=2.5, ok=True)])
 
     assert truth.recorded_actions() == [RecordedAction(task, 1, "seal", seconds=0.5, ok=True)]
 
@@ -20,13 +20,15 @@ def test_a_run_that_ended_says_how_long_it_worked_and_how_it_ended() -> None:
 def test_a_run_that_was_killed_says_that_it_began() -> None:
     task = new_task_id()
 
-    assert Truth.of([_line("start", task)]).recorded_actions() == [RecordedAction(task, 1, "seal")]
+    assert HandlerRecord.of([_line("start", task)]).recorded_actions() == [
+        RecordedAction(task, 1, "seal")
+    ]
 
 
 def test_a_run_that_began_twice_is_there_twice() -> None:
     task = new_task_id()
 
-    truth = Truth.of(
+    truth = HandlerRecord.of(
         [_line("start", task), _line("start", task, pid=8), _line("end", task, pid=8, ok=True)]
     )
 
@@ -36,7 +38,7 @@ def test_a_run_that_began_twice_is_there_twice() -> None:
 def test_an_end_that_nobody_began_is_no_good_end() -> None:
     task = new_task_id()
 
-    assert Truth.of([_line("end", task, ok=True)]).recorded_actions() == [
+    assert HandlerRecord.of([_line("end", task, ok=True)]).recorded_actions() == [
         RecordedAction(task, 1, "seal")
     ]
 

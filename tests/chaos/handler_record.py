@@ -27,19 +27,19 @@ def note(what: str, key: str, **more: object) -> None:
 
 
 @dataclass
-class Truth:
+class HandlerRecord:
     """What really happened, by run; a run is named `<task>:<epoch>`."""
 
     starts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     ends: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
-    def read(cls, place: Path) -> "Truth":
+    def read(cls, place: Path) -> "HandlerRecord":
         """Read the record; a line that a kill cut short tells nothing."""
         return cls.of(place.read_text().splitlines() if place.exists() else [])
 
     @classmethod
-    def of(cls, lines: Iterable[str]) -> "Truth":
+    def of(cls, lines: Iterable[str]) -> "HandlerRecord":
         """Sort lines into starts and ends."""
         truth = cls()
         for text in lines:
@@ -50,7 +50,7 @@ class Truth:
     def recorded_actions(self) -> list[RecordedAction]:
         """Return the record run by run: each start with its end, and an end without a start."""
         return [
-            _deed(key, start, end)
+            _recorded_action(key, start, end)
             for key in self.starts.keys() | self.ends.keys()
             for start, end in zip_longest(
                 self.starts.get(key, ()), self.ends.get(key, ()), fillvalue={}
@@ -85,7 +85,7 @@ class Truth:
         return late
 
 
-def _deed(key: str, start: dict[str, Any], end: dict[str, Any]) -> RecordedAction:
+def _recorded_action(key: str, start: dict[str, Any], end: dict[str, Any]) -> RecordedAction:
     task, _, epoch = key.rpartition(":")
     run = parse_task(task), int(epoch), (start or end)["seal"]
     if start.get("pid") != end.get("pid"):

@@ -14,7 +14,7 @@ def beat(deployment: Deployment, run: Run, usd: float) -> HeartbeatAnswer:
     )
 
 
-def started(deployment: Deployment) -> list[Run]:
+def start_all(deployment: Deployment) -> list[Run]:
     """Let the gate take what it may, and start it."""
     runs = [deployment.start(claimed) for claimed in deployment.claim().claims]
     return [run for run in runs if run is not None]

@@ -4,11 +4,11 @@ from tests.support.deployment import Deployment
 from tests.support.invariants import watch_plans
 
 STAND_STILL = """
-    CREATE TABLE house_time (at timestamptz NOT NULL);
-    GRANT SELECT ON house_time TO PUBLIC;
-    INSERT INTO house_time VALUES (clock());
+    CREATE TABLE stopped_clock (at timestamptz NOT NULL);
+    GRANT SELECT ON stopped_clock TO PUBLIC;
+    INSERT INTO stopped_clock VALUES (clock());
     CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE
-    AS 'SELECT at FROM public.house_time';
+    AS 'SELECT at FROM public.stopped_clock';
     CREATE OR REPLACE FUNCTION clock_now() RETURNS timestamptz LANGUAGE sql
     AS 'SELECT public.clock()';
 """

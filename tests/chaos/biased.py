@@ -1,4 +1,4 @@
-"""Chaos with more of what mutants are told by: `python -m tests.chaos.tilted TILT …`.
+"""Chaos with more of what mutants are told by: `python -m tests.chaos.biased TILT …`.
 
 The other arguments are those of `python -m tests.chaos`. A short run must meet what a long one
 meets by and by.
@@ -32,8 +32,8 @@ def kin() -> None:
     KINDS.update({"brood": 100})
 
 
-TILTS = {tilt.__name__: tilt for tilt in (late, crowd, kin)}
+BIASES = {bias.__name__: bias for bias in (late, crowd, kin)}
 
 if __name__ == "__main__":
-    TILTS[sys.argv.pop(1)]()
+    BIASES[sys.argv.pop(1)]()
     sys.exit(main())

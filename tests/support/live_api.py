@@ -15,13 +15,13 @@ from overnight_server.domain.ids import UserId
 from overnight_server.local.ports import free_port
 from overnight_server.settings import load
 from tests.support.deployment import Deployment
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 
 DEAD_REDIS = "redis://127.0.0.1:1/0"
 
 
 @dataclass
-class Served:
+class LiveApi:
     """An API process in all but name, and a user's key to it."""
 
     deployment: Deployment
@@ -41,7 +41,7 @@ class Served:
 
 
 @contextmanager
-def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator[Served]:
+def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator[LiveApi]:
     """Serve the API on a port of this machine until the context ends."""
     settings = load(
         {"OVERNIGHT_DATABASE_URL": database_url, "OVERNIGHT_REDIS_URL": DEAD_REDIS, **environ},
@@ -60,7 +60,7 @@ def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator
     try:
         wait_until(lambda: server.started, what="the API to listen")
         user = deployment.user()
-        yield Served(deployment, server, port, user, issue(deployment.app, user, name="test"))
+        yield LiveApi(deployment, server, port, user, issue(deployment.app, user, name="test"))
     finally:
         server.should_exit = True
         thread.join(20)

@@ -70,7 +70,7 @@ class Service:
 
 
 @contextmanager
-def canned_service() -> Iterator[Service]:
+def stub_service() -> Iterator[Service]:
     """Serve on a port of this machine."""
     known = Service()
 

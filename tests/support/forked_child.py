@@ -6,7 +6,7 @@ from collections.abc import Callable
 from billiard.process import current_process
 
 
-def in_a_process_that_dies(work: Callable[[], object], *, place: int = 0) -> None:
+def run_in_forked_child(work: Callable[[], object], *, place: int = 0) -> None:
     """Do something in a child that has a place in a pool, and see it gone."""
     pid = os.fork()
     if pid == 0:

@@ -17,7 +17,7 @@ STACKS = "tests/acceptance/"
 LIKE_STACKS = frozenset({"tests/integration/test_local_up.py"})
 
 
-class StacksApart(LoadScopeScheduling):
+class StackScheduler(LoadScopeScheduling):
     """Gives all tests of whole stacks to one process, and the others file by file."""
 
     def _split_scope(self, nodeid: str) -> str:
@@ -26,10 +26,10 @@ class StacksApart(LoadScopeScheduling):
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StacksApart:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StackScheduler:
     # In the order of collection: the stacks come first and take longest.
     config.option.loadscopereorder = False
-    return StacksApart(config, log)
+    return StackScheduler(config, log)
 
 
 def _keep_to_our_ports() -> None:

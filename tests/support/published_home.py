@@ -12,7 +12,7 @@ from overnight_server.local.home_lock import hold
 
 
 @contextmanager
-def living_home(path: Path, *, api_key: str = "", **addresses: str) -> Iterator[None]:
+def published_home(path: Path, *, api_key: str = "", **addresses: str) -> Iterator[None]:
     """Hold a home and publish these addresses; all others are empty."""
     home = Home(path)
     home.prepare()

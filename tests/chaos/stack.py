@@ -29,11 +29,11 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings
 from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
-from tests.chaos.proxy import FaultProxy, Link
-from tests.chaos.truth import PLACE
+from tests.chaos.handler_record import PLACE
+from tests.chaos.proxy import FaultProxy, ProxyLink
 from tests.support.deployment import Deployment
 from tests.support.servers import postgres_server, redis_server
-from tests.support.waiting import wait_until
+from tests.support.wait import wait_until
 from tests.support.workers import ROOT, environment, worker_settings
 
 CLOCKS: Final[dict[str, object]] = {
@@ -61,7 +61,7 @@ CLOCKS: Final[dict[str, object]] = {
     "handlers": "tests.chaos.handlers",
 }
 # Every process of the deployment, some of them twice, and a second pool.
-POSTS: Final[dict[str, dict[str, object]]] = {
+SERVICES: Final[dict[str, dict[str, object]]] = {
     "api": {},
     "dispatcher": {},
     "dispatcher-2": {},
@@ -79,13 +79,13 @@ LOOK_SECONDS: Final = 0.1
 
 
 @dataclass
-class Post:
+class Service:
     """One place in the deployment, whoever fills it at the moment."""
 
     name: str
     settings: Settings
-    postgres: Link
-    redis: Link
+    postgres: ProxyLink
+    redis: ProxyLink
     process: GuardedProgram | None = None
     free_since: float = 0.0
     starts: int = 0
@@ -98,33 +98,33 @@ class Post:
 
 @dataclass(frozen=True)
 class Exit:
-    """One end of a post's process, and what was done to it before; None: nothing."""
+    """One end of a service's process, and what was done to it before; None: nothing."""
 
-    post: str
+    service: str
     code: int
     sent: signal.Signals | None
 
 
 @dataclass(frozen=True)
 class Departure:
-    """How the posts ended when asked to (None: one did not), and what was left of them then."""
+    """How the services ended when asked to (None: one did not), and what was left of them then."""
 
     codes: dict[str, int | None]
     survivors: list[str]
 
 
 @dataclass
-class Stage:
-    """Servers, links and posts; `keep` starts again whatever has ended."""
+class ChaosStack:
+    """Servers, links and services; `keep` starts again whatever has ended."""
 
     postgres: EmbeddedPostgres
     redis: EmbeddedRedis
     proxy: FaultProxy
     deployment: Deployment
     producer: Db
-    producer_link: Link
+    producer_link: ProxyLink
     logs: Path
-    posts: dict[str, Post]
+    services: dict[str, Service]
     direct: Settings
     run_id: str
     faults: dict[str, str] = field(default_factory=dict)
@@ -141,29 +141,31 @@ class Stage:
         return self.logs / "truth.jsonl"
 
     @property
-    def links(self) -> list[Link]:
-        """Every link of every post, and the producer's."""
-        own = [link for post in self.posts.values() for link in (post.postgres, post.redis)]
+    def links(self) -> list[ProxyLink]:
+        """Every link of every service, and the producer's."""
+        own = [
+            link for service in self.services.values() for link in (service.postgres, service.redis)
+        ]
         return [*own, self.producer_link]
 
     @property
     def api_url(self) -> str:
         """Where clients call."""
-        return f"http://{LOOPBACK}:{self.posts['api'].settings.api_port}"
+        return f"http://{LOOPBACK}:{self.services['api'].settings.api_port}"
 
     def start(self, *names: str) -> None:
-        """Fill posts; without names, all that are free."""
+        """Fill services; without names, all that are free."""
         with self._lock:
-            for name in names or self.posts:
-                if self.posts[name].process is None:
-                    self._fill(self.posts[name])
+            for name in names or self.services:
+                if self.services[name].process is None:
+                    self._fill(self.services[name])
 
     def ready(self, timeout: float = 60) -> None:
         """Wait until the API answers and every worker has joined."""
-        if self.posts["api"].process is not None:
+        if self.services["api"].process is not None:
             wait_until(self._api_answers, what="the API to answer", timeout=timeout)
-        workers = [post for post in self.posts.values() if post.command == "worker"]
-        needed = sum(post.process is not None for post in workers)
+        workers = [service for service in self.services.values() if service.command == "worker"]
+        needed = sum(service.process is not None for service in workers)
         wait_until(
             lambda: self.live_workers() >= needed, what=f"{needed} workers to join", timeout=timeout
         )
@@ -218,15 +220,15 @@ class Stage:
         self._keeper.start()
 
     def expect_end(self, pid: int, number: signal.Signals) -> None:
-        """Remember that a post's process was sent a signal: its end is no wonder."""
+        """Remember that a service's process was sent a signal: its end is no wonder."""
         # Who was killed need not mind what it was asked before.
         if self._expected.get(pid) is not signal.SIGKILL:
             self._expected[pid] = number
 
     def signal(self, name: str, number: signal.Signals) -> bool:
-        """Send a signal to a post's main process (SIGKILL: to all of it); False if nobody is in."""
+        """Send a signal to a service (SIGKILL: to its children too); False if it does not run."""
         with self._lock:
-            process = self.posts[name].process
+            process = self.services[name].process
             if process is None or process.exit_code() is not None:
                 return False
             self.expect_end(process.pid, number)
@@ -234,11 +236,11 @@ class Stage:
             return True
 
     def pids(self, name: str) -> list[int]:
-        """Return a post's process and everything below it; nothing that is not ours.
+        """Return a service's process and everything below it; nothing that is not ours.
 
         Process ids come round again: one that we remember may be somebody else by now.
         """
-        process = self.posts[name].process
+        process = self.services[name].process
         if process is None:
             return []
         try:
@@ -249,22 +251,22 @@ class Stage:
         return [one.pid for one in family if self._is_ours(one)]
 
     def strays(self) -> list[str]:
-        """Name the processes of this run that belong to no post: left by one that has ended."""
+        """Name the processes of this run that belong to no service: left by one that has ended."""
         with self._lock:
-            staff = {pid for name in self.posts for pid in self.pids(name)}
+            staff = {pid for name in self.services for pid in self.pids(name)}
             return [told for pid, told in self._ours().items() if pid not in staff]
 
     def retire(self, timeout: float = 30) -> Departure:
         """Ask every process to end, see how they do, and only then end what is left by force."""
         self._let_go()
-        for post in self.posts.values():
-            if post.process is not None:
-                post.process.send_signal(signal.SIGTERM)
+        for service in self.services.values():
+            if service.process is not None:
+                service.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + timeout
         codes: dict[str, int | None] = {}
-        for post in self.posts.values():
-            if post.process is not None:
-                codes[post.name] = post.process.wait(max(0.1, deadline - time.monotonic()))
+        for service in self.services.values():
+            if service.process is not None:
+                codes[service.name] = service.process.wait(max(0.1, deadline - time.monotonic()))
         left = self.survivors()
         self.stop()
         return Departure(codes, left)
@@ -272,20 +274,20 @@ class Stage:
     def stop(self) -> None:
         """End everything at once, whatever state it is in."""
         self._let_go()
-        for post in self.posts.values():
-            if post.process is not None:
-                post.process.send_signal(signal.SIGKILL)
-        for post in self.posts.values():
-            if post.process is not None:
-                post.process.stop()
-                post.process = None
+        for service in self.services.values():
+            if service.process is not None:
+                service.process.send_signal(signal.SIGKILL)
+        for service in self.services.values():
+            if service.process is not None:
+                service.process.stop()
+                service.process = None
 
     def survivors(self) -> list[str]:
         """Name the processes of this run that are still there, wherever they moved to."""
         return list(self._ours().values())
 
-    def said(self, name: str) -> str:
-        """Return what the processes of a post wrote."""
+    def log_text(self, name: str) -> str:
+        """Return what the processes of a service wrote."""
         place = self.logs / f"{name}.log"
         return place.read_text(errors="replace") if place.exists() else ""
 
@@ -313,36 +315,38 @@ class Stage:
     def _keep(self) -> None:
         while not self._kept.wait(LOOK_SECONDS):
             with self._lock:
-                for post in self.posts.values():
-                    self._look_after(post)
+                for service in self.services.values():
+                    self._look_after(service)
 
-    def _look_after(self, post: Post) -> None:
-        if post.process is None:
-            if time.monotonic() - post.free_since >= RESTART_PAUSE_SECONDS:
-                self._fill(post)
-                self.restarts[post.command] += 1
+    def _look_after(self, service: Service) -> None:
+        if service.process is None:
+            if time.monotonic() - service.free_since >= RESTART_PAUSE_SECONDS:
+                self._fill(service)
+                self.restarts[service.command] += 1
             return
-        code = post.process.exit_code()
+        code = service.process.exit_code()
         if code is not None:
-            self.exits.append(Exit(post.name, code, self._expected.pop(post.process.pid, None)))
-            post.process.close()
-            post.process, post.free_since = None, time.monotonic()
+            self.exits.append(
+                Exit(service.name, code, self._expected.pop(service.process.pid, None))
+            )
+            service.process.close()
+            service.process, service.free_since = None, time.monotonic()
 
-    def _fill(self, post: Post) -> None:
+    def _fill(self, service: Service) -> None:
         marks = {MARK: self.run_id, PLACE: str(self.truth), "PYTHONPATH": str(ROOT)}
-        armed = self.faults.get(post.name)
+        armed = self.faults.get(service.name)
         if armed is not None:
             marks["OVERNIGHT_FAULT"] = armed
-        with (self.logs / f"{post.name}.log").open("ab") as output:
-            post.process = GuardedProgram(
+        with (self.logs / f"{service.name}.log").open("ab") as output:
+            service.process = GuardedProgram(
                 Program(
-                    [sys.executable, "-m", "overnight_server.cli.main", post.command],
-                    env=environment(post.settings) | marks,
+                    [sys.executable, "-m", "overnight_server.cli.main", service.command],
+                    env=environment(service.settings) | marks,
                     cwd=self.logs,
                 ),
                 output=output,
             )
-        post.starts += 1
+        service.starts += 1
 
     def _api_answers(self) -> bool:
         try:
@@ -353,24 +357,24 @@ class Stage:
 
 
 @contextmanager
-def stage(
-    logs: Path, *, posts: dict[str, dict[str, object]] = POSTS, **clocks: object
-) -> Iterator[Stage]:
-    """Set the stage: servers, a database, links; nothing of the deployment runs yet."""
-    with ExitStack() as stack:
-        postgres = stack.enter_context(postgres_server())
-        redis = stack.enter_context(redis_server())
-        proxy = stack.enter_context(FaultProxy())
+def chaos_stack(
+    logs: Path, *, services: dict[str, dict[str, object]] = SERVICES, **clocks: object
+) -> Iterator[ChaosStack]:
+    """Start servers and proxies: servers, a database, links; nothing of the deployment runs yet."""
+    with ExitStack() as contexts:
+        postgres = contexts.enter_context(postgres_server())
+        redis = contexts.enter_context(redis_server())
+        proxy = contexts.enter_context(FaultProxy())
         migrate.upgrade(postgres.url())
         roles = [
-            stack.enter_context(_connected(postgres.url(), role))
+            contexts.enter_context(_connected(postgres.url(), role))
             for role in ("overnight_owner", DISPATCHER, ADMIN)
         ]
         producer_link = proxy.link(postgres.cluster.port)
-        producer = stack.enter_context(
+        producer = contexts.enter_context(
             _connected(through(postgres.url(), producer_link), ADMIN, "chaos-producer")
         )
-        made = Stage(
+        made = ChaosStack(
             postgres,
             redis,
             proxy,
@@ -378,37 +382,37 @@ def stage(
             producer,
             producer_link,
             logs,
-            _posts(postgres, redis, proxy, posts, clocks),
+            _services(postgres, redis, proxy, services, clocks),
             worker_settings(postgres.url(), redis.url, redis_key_prefix=PREFIX),
             run_id=uuid4().hex,
         )
-        stack.callback(made.stop)
+        contexts.callback(made.stop)
         yield made
         for server in (postgres, redis):
             shutil.copy(server.log, logs)
 
 
-def _posts(
+def _services(
     postgres: EmbeddedPostgres,
     redis: EmbeddedRedis,
     proxy: FaultProxy,
-    posts: dict[str, dict[str, object]],
+    services: dict[str, dict[str, object]],
     clocks: dict[str, object],
-) -> dict[str, Post]:
+) -> dict[str, Service]:
     shared = {**CLOCKS, **clocks, "api_port": free_port(), "redis_key_prefix": PREFIX}
     made = {}
-    for name, own in posts.items():
+    for name, own in services.items():
         to_postgres, to_redis = proxy.link(postgres.cluster.port), proxy.link(redis.server.port)
         settings = worker_settings(
             through(postgres.url(), to_postgres),
             through(redis.url, to_redis),
             **{**shared, **own},
         )
-        made[name] = Post(name, settings, to_postgres, to_redis)
+        made[name] = Service(name, settings, to_postgres, to_redis)
     return made
 
 
-def through(url: str, link: Link) -> str:
+def through(url: str, link: ProxyLink) -> str:
     """Lead an address through a link."""
     parts = urlsplit(url)
     user, _, _ = parts.netloc.rpartition("@")

@@ -16,21 +16,21 @@ from overnight_server.domain.plans import PlanTier
 from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.load import Load, Producer
 from tests.chaos.plan import LASTING, Step, another
-from tests.chaos.stage import Stage
+from tests.chaos.stack import ChaosStack
 
 # A step that found nobody to hit is tried again so much later.
 AGAIN_SECONDS: Final = 0.5
 # How much longer than planned a run may go on for a kind of fault that has not come yet.
 OVERTIME_SECONDS: Final = 30.0
 # What carries out a step: it says what it did, or None if there was nobody to do it to.
-Act: TypeAlias = "Callable[[Director, Random, Step], str | None]"
+Act: TypeAlias = "Callable[[FaultInjector, Random, Step], str | None]"
 
 
 @dataclass
-class Director:
+class FaultInjector:
     """Carries out a plan, and takes back what must not last."""
 
-    stage: Stage
+    stack: ChaosStack
     load: Load
     producers: list[Producer]
     log: Path
@@ -38,7 +38,7 @@ class Director:
     counts: Counter[str] = field(default_factory=Counter)
     killed_pids: set[int] = field(default_factory=set)
     findings: dict[str, list[str]] = field(default_factory=dict)
-    # Posts that nothing else happens to, so that what was begun there runs its course.
+    # Service that nothing else happens to, so that what was begun there runs its course.
     busy: set[str] = field(default_factory=set)
     _planned: set[str] = field(default_factory=set)
     _waiting: list[Step] = field(default_factory=list)
@@ -67,12 +67,12 @@ class Director:
         """Take back everything at once, so that the deployment may recover."""
         self.let_go()
         for producer in self.producers:
-            change_plan(self.stage.deployment.app, producer.user_id, PlanTier.ENTERPRISE)
+            change_plan(self.stack.deployment.app, producer.user_id, PlanTier.ENTERPRISE)
 
     def let_go(self) -> None:
         """Hold nothing and nobody any longer."""
         self._take_back(float("inf"))
-        for link in self.stage.links:
+        for link in self.stack.links:
             link.heal()
 
     def later(self, seconds: float, end: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ TASKS = "/api/v1/tasks"
 
 
 @dataclass
-class Outsider:
+class PullAgent:
     """A registered agent and the api_user it knocks at."""
 
     api_user: ApiUser
@@ -32,19 +32,19 @@ class Outsider:
     def begin(self) -> dict[str, Any]:
         """Claim and start."""
         work = self.work()
-        answer = self.say(work, "start")
+        answer = self.report(work, "start")
         assert answer.status_code == 200, answer.text
         return work
 
-    def say(self, work: dict[str, Any], what: str, **body: Any) -> Response:
+    def report(self, work: dict[str, Any], what: str, **body: Any) -> Response:
         """Report about a claim with its token, and with no key."""
         headers = {"Authorization": f"Bearer {work['token']}"}
         path = f"{TASKS}/{work['task_id']}/{what}"
         return self.api_user.http.post(path, headers=headers, json=body)
 
 
-def outsider(api_user: ApiUser, name: str = "laptop", **fields: Any) -> Outsider:
+def register_agent(api_user: ApiUser, name: str = "laptop", **fields: Any) -> PullAgent:
     """Register an agent."""
     answer = api_user.ask("POST", AGENTS, json={"name": name, **fields})
     assert answer.status_code in (200, 201), answer.text
-    return Outsider(api_user, answer.json()["id"])
+    return PullAgent(api_user, answer.json()["id"])
