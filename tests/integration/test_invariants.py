@@ -36,8 +36,8 @@ from tests.support.invariants import (
     INAPPLICABLE,
     INVARIANTS,
     Look,
+    describe_violations,
     keep_recorded_actions,
-    told,
     violations,
     violations_seen,
     watch_plans,
@@ -178,7 +178,7 @@ def test_a_true_history_breaks_nothing(history: History) -> None:
         recorded_actions=history.recorded_actions,
     )
 
-    assert not found, told(found)
+    assert not found, describe_violations(found)
 
 
 def test_every_invariant_has_been_lied_to() -> None:

@@ -7,7 +7,7 @@ from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN, EmbeddedPo
 _known: dict[tuple[str, int | None], EmbeddedPostgres] = {}
 
 
-def know(server: EmbeddedPostgres) -> None:
+def remember(server: EmbeddedPostgres) -> None:
     """Remember a server whose logins have their passwords."""
     url = make_url(server.url())
     _known[str(url.host), url.port] = server
