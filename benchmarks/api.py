@@ -10,9 +10,9 @@ from benchmarks.results import BenchmarkResult, percentile
 from benchmarks.servers import BenchmarkServers
 from benchmarks.wait import wait_until
 from overnight import Client
+from overnight.models.enums import PlanTier
 from overnight_server.control.keys import issue
 from overnight_server.control.users import create_user
-from overnight_server.domain.plans import PlanTier
 from overnight_server.intake.submit import submit
 from overnight_server.local.ports import free_port
 

@@ -11,9 +11,9 @@ from sqlalchemy import text
 from benchmarks.servers import BenchmarkServers
 from benchmarks.start_marks import Marks
 from benchmarks.wait import wait_until
+from overnight.models.enums import PlanTier
 from overnight_server.control.users import create_user
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PlanTier
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph

@@ -21,9 +21,9 @@ from benchmarks.start_marks import Marks
 from benchmarks.wait import wait_until
 from overnight import Client
 from overnight.errors import Unreachable
+from overnight.models.enums import PlanTier
 from overnight_server.control.keys import issue
 from overnight_server.control.users import create_user
-from overnight_server.domain.plans import PlanTier
 from overnight_server.intake.submit import submit
 from overnight_server.local.ports import free_port
 from overnight_server.wakeups.wake import Waker

@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "log-events.md"
 
 
 @unique
-class Event(Enum):
+class LogEvent(Enum):
     """Every event of the log: its level, its fields in the order of the line, and its meaning."""
 
     TASK_ADDED = (INFO, "queue_id depth source", "A task was inserted.")
@@ -232,7 +232,7 @@ class Event(Enum):
         return self.name.lower()
 
 
-def emit(event: Event, /, **fields: object) -> None:
+def emit(event: LogEvent, /, **fields: object) -> None:
     """Log an event; fields that are None are left out, undeclared fields follow the declared."""
     # Every task logs several events, so events below the log level must cost nothing.
     if not _logger.isEnabledFor(event.level):
@@ -246,7 +246,7 @@ def emit(event: Event, /, **fields: object) -> None:
 class Outage:
     """Logs the begin and the end of an outage once each, however often it is noticed."""
 
-    def __init__(self, begin: Event, end: Event) -> None:
+    def __init__(self, begin: LogEvent, end: LogEvent) -> None:
         self._begin_event = begin
         self._end_event = end
         self._began_at: float | None = None
@@ -467,7 +467,7 @@ def page() -> str:
     rows = [
         f"| `{event.log_name}` | {_LEVEL_NAMES.get(name, name.upper())} "
         f"| {' '.join(f'`{field}`' for field in event.fields)} | {event.meaning} |"
-        for event in Event
+        for event in LogEvent
         for name in [logging.getLevelName(event.level).lower()]
     ]
     return "\n".join([_PREFACE, *rows, ""])

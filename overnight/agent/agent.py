@@ -24,8 +24,7 @@ from overnight.client.retry import is_temporary
 from overnight.handlers import registry
 from overnight.handlers.control_exceptions import Fail
 from overnight.handlers.outcome import outcome_of
-from overnight.models.agents import Agent as RegisteredAgent
-from overnight.models.agents import ClaimedTask
+from overnight.models.agents import ClaimedTask, RegisteredAgent
 
 T = TypeVar("T")
 HEARTBEATS_PER_LEASE = 3

@@ -8,7 +8,6 @@ from pydantic import BaseModel
 
 from overnight.client.calls import Call, model_reader, path, send, without_none
 from overnight.models.agents import (
-    Agent,
     AgentHeartbeat,
     AgentRegister,
     ArtifactCreated,
@@ -16,6 +15,7 @@ from overnight.models.agents import (
     ClaimedTask,
     HeartbeatReply,
     Ok,
+    RegisteredAgent,
     RunStarted,
 )
 from overnight.models.field_errors import validate
@@ -27,9 +27,11 @@ NO_CONTENT = 204
 MAX_CLAIM_WAIT_SECONDS = 30
 
 
-def register(fields: Mapping[str, Any]) -> Call[Agent]:
+def register(fields: Mapping[str, Any]) -> Call[RegisteredAgent]:
     """Register an agent, or change the registered agent of this name."""
-    return send(Agent, "POST", path("agents"), validate(AgentRegister, without_none(fields)))
+    return send(
+        RegisteredAgent, "POST", path("agents"), validate(AgentRegister, without_none(fields))
+    )
 
 
 def claim(agent_id: str, *, wait: int) -> Call[ClaimedTask | None]:

@@ -28,7 +28,7 @@ _NAMES = ("URL", "API_KEY", "API_KEY_FILE", "PROFILE", "HOME")
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerAddress:
     """The address of a service, and the API key to send."""
 
     url: str
@@ -70,7 +70,7 @@ def find_server(
     api_key: str | None = None,
     key_file: Path | None = None,
     profile: str | None = None,
-) -> Server:
+) -> ServerAddress:
     """Return the address and the key to use, in the order that the module describes.
 
     Raises NoServer or NoKey if one of them is missing, and NotConfigured if one is malformed.
@@ -95,7 +95,7 @@ def find_server(
         key = _local_key(home)
     if key is None:
         raise NoKey(f"no API key for {address}: pass api_key=… or set OVERNIGHT_API_KEY")
-    return Server(address, key)
+    return ServerAddress(address, key)
 
 
 def find_home(configured: Path, start: Path | None = None) -> Path:

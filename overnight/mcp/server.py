@@ -2,7 +2,7 @@
 
 The tools use one user's key and the same API as every producer. An agent that is itself a running
 task may also spawn subtasks and report progress; these two tools use the token of its claim, which
-a `Run` holds.
+a `CurrentTask` holds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_
 TaskId = Annotated[str, Field(description="The task's id: task_ and 26 letters and digits.")]
 
 
-class Run(Protocol):
+class CurrentTask(Protocol):
     """A running task that spawns subtasks and reports progress with its claim."""
 
     async def spawn(self, title: str, fields: dict[str, Any]) -> Task:
@@ -103,7 +103,7 @@ def _describe(invalid: ValidationError, schema: Schema) -> str:
     return "; ".join(map(str, faults))
 
 
-def build(client: AsyncClient, run: Run | None = None) -> MCPServer[Any]:
+def build(client: AsyncClient, run: CurrentTask | None = None) -> MCPServer[Any]:
     """Return the server for one user's client; with a run, it has the tools of that run too."""
     server = OvernightServer("overnight", instructions=INSTRUCTIONS, version=VERSION)
     tools = UserTools(client)
@@ -269,7 +269,7 @@ class UserTools:
 class RunTools:
     """The additional tools of an agent that is a running task."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: CurrentTask) -> None:
         self._run = run
 
     async def spawn_subtask(

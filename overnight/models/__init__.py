@@ -72,7 +72,6 @@ if TYPE_CHECKING:
         Worker,
     )
     from overnight.models.agents import (
-        Agent,
         AgentHeartbeat,
         AgentRegister,
         ArtifactCreated,
@@ -82,6 +81,7 @@ if TYPE_CHECKING:
         HeartbeatReply,
         LeaseExtension,
         Ok,
+        RegisteredAgent,
         ReleaseRequest,
         RunCost,
         RunFailure,
@@ -152,7 +152,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "After",
-    "Agent",
     "AgentHeartbeat",
     "AgentRegister",
     "Approval",
@@ -236,6 +235,7 @@ __all__ = [
     "QueueSubmit",
     "QueuedTask",
     "Reason",
+    "RegisteredAgent",
     "ReleaseRequest",
     "ResolveRequest",
     "ResolveResult",

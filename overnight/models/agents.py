@@ -72,7 +72,7 @@ class AgentRegister(RequestModel):
     )
 
 
-class Agent(ResponseModel):
+class RegisteredAgent(ResponseModel):
     """A registered agent."""
 
     id: str = Field(description="The agent's id: agent_ and a ULID.")

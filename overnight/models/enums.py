@@ -1,4 +1,4 @@
-"""Enumerations on the wire: task status, plan, retry strategy."""
+"""Enumerations on the wire: task status, plan, retry strategy, closing window."""
 
 from enum import StrEnum
 
@@ -35,3 +35,11 @@ class RetryStrategy(StrEnum):
     QUADRATIC = "quadratic"
     FIXED = "fixed"
     IMMEDIATE = "immediate"
+
+
+class AtClosing(StrEnum):
+    """What happens to running and waiting tasks when a night window closes."""
+
+    STOP = "stop"
+    FINISH = "finish"
+    CONTINUE = "continue"

@@ -5,11 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from overnight.models.enums import AtClosing
 from overnight_server.control.cancel import cancel
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.windows import set_window
 from overnight_server.dispatch.publish import Publisher
-from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.domain.windows import NightWindow
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from tests.support.rivals import lane_held_for_long
@@ -51,7 +52,7 @@ def shut(harness: WorkerHarness, at_closing: AtClosing) -> None:
         (noon + timedelta(hours=hours)).time().replace(second=0, microsecond=0, tzinfo=None)
         for hours in (2, 3)
     )
-    set_window(harness.deployment.app, harness.user, Window("UTC", opens, closes, at_closing))
+    set_window(harness.deployment.app, harness.user, NightWindow("UTC", opens, closes, at_closing))
 
 
 @pytest.mark.parametrize("stubborn", [False, True], ids=["a good run", "a stubborn run"])

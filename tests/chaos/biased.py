@@ -6,7 +6,7 @@ meets by and by.
 
 import sys
 
-from overnight_server.domain.plans import PlanTier
+from overnight.models.enums import PlanTier
 from tests.chaos import load
 from tests.chaos.__main__ import main
 from tests.chaos.driver import PERIODS

@@ -13,10 +13,11 @@ from typing import Final
 import psutil
 
 from overnight.errors import Refused
+from overnight.models.enums import PlanTier
 from overnight_server.control.dead_letters import retry
 from overnight_server.control.users import change_plan
 from overnight_server.domain.ids import TaskId
-from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.plans import PlanLimits
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.injector import Act, FaultInjector

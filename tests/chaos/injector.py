@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 
 from redis import RedisError
 
+from overnight.models.enums import PlanTier
 from overnight_server.control.users import change_plan
-from overnight_server.domain.plans import PlanTier
 from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.load import Load, Producer
 from tests.chaos.plan import LASTING, Step, another

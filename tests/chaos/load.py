@@ -14,9 +14,9 @@ from uuid import UUID
 from overnight import Client
 from overnight.errors import NotUnderstood, OvernightError, Refused, Unavailable, Unreachable
 from overnight.errors import Refused as ServiceRefused
+from overnight.models.enums import PlanTier
 from overnight_server.control.keys import issue
 from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
-from overnight_server.domain.plans import PlanTier
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import DatabaseUnreachable

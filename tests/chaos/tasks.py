@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
 
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 from overnight_server.intake.new_graph import Edge, NewTask
 
 POISON: Final = "poison"
@@ -33,7 +33,7 @@ GRAPH_SIZE: Final = 5  # on average
 # Mostly plain edges, and now and then a clean-up, a fallback, or one that does not mind.
 CONDITIONS: Final = ("success", "success", "success", "success", "finished", "failure")
 POLICIES: Final = ("cancel", "cancel", "cancel", "continue")
-GRAPH_RETRY: Final = RetryPolicy(initial_delay_sec=0.2, max_delay_sec=2)
+GRAPH_RETRY: Final = RetryRules(initial_delay_sec=0.2, max_delay_sec=2)
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 from tests.support.deployment import AGENT, LOOSE, Deployment
 
 ME = "user:me"
 NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
-Lines = Callable[[Event], list[str]]
+Lines = Callable[[LogEvent], list[str]]
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_a_cancel_logs_a_cancelled_and_a_running_task(
     cancel(deployment.app, user, waiting, actor=ME)
     cancel(deployment.app, user, run.claim.task_id, actor=ME)
 
-    [cancelled] = lines(Event.TASK_CANCELLED)
-    [requested] = lines(Event.CANCEL_REQUESTED)
+    [cancelled] = lines(LogEvent.TASK_CANCELLED)
+    [requested] = lines(LogEvent.CANCEL_REQUESTED)
     assert f"actor={ME}" in cancelled
     assert f"actor={ME}" in requested
 
@@ -63,8 +63,8 @@ def test_a_graph_logs_its_submit_and_its_end_once(
 
     cancel_dag(deployment.app, user, dag.dag_id, actor=ME)
 
-    assert len(lines(Event.DAG_ADDED)) == 1
-    [finished] = lines(Event.DAG_FINISHED)
+    assert len(lines(LogEvent.DAG_ADDED)) == 1
+    [finished] = lines(LogEvent.DAG_FINISHED)
     assert "state=cancelled" in finished
     assert "tasks=2" in finished
 
@@ -79,8 +79,8 @@ def test_a_lone_task_logs_its_submit_and_no_graph(
 
     settle(deployment.dispatcher, run, Returned("ok"), agent=AGENT)
 
-    assert len(lines(Event.TASK_ADDED)) == 1
-    assert not lines(Event.DAG_FINISHED)
+    assert len(lines(LogEvent.TASK_ADDED)) == 1
+    assert not lines(LogEvent.DAG_FINISHED)
 
 
 def test_a_dead_letter_and_its_retry_are_logged(
@@ -91,8 +91,8 @@ def test_a_dead_letter_and_its_retry_are_logged(
     settle(deployment.dispatcher, run, Raised("error", "no"), agent=AGENT)
     retry(deployment.app, user, run.claim.task_id, actor=ME)
 
-    [dead] = lines(Event.TASK_DEAD_LETTERED)
-    [revived] = lines(Event.TASK_REVIVED)
+    [dead] = lines(LogEvent.TASK_DEAD_LETTERED)
+    [revived] = lines(LogEvent.TASK_REVIVED)
     assert "attempts=1" in dead
     assert f"actor={ME}" in revived
 
@@ -110,7 +110,7 @@ def test_a_task_that_kills_its_runs_is_logged_as_poison(
 
     settle(deployment.dispatcher, again, Died(), agent="worker-2")
 
-    [poison] = lines(Event.POISON_FOUND)
+    [poison] = lines(LogEvent.POISON_FOUND)
     assert "deaths=2" in poison
     assert "workers=2" in poison
 
@@ -124,8 +124,8 @@ def test_an_expired_claim_is_logged_as_released(
 
     reap(deployment.dispatcher)
 
-    assert len(lines(Event.CLAIM_RELEASED)) == 1
-    assert not lines(Event.TASK_REAPED)
+    assert len(lines(LogEvent.CLAIM_RELEASED)) == 1
+    assert not lines(LogEvent.TASK_REAPED)
 
 
 def test_a_passed_deadline_is_logged_as_a_dead_letter(
@@ -137,7 +137,7 @@ def test_a_passed_deadline_is_logged_as_a_dead_letter(
 
     dead_letter_passed(deployment.dispatcher)
 
-    [dead] = lines(Event.TASK_DEAD_LETTERED)
+    [dead] = lines(LogEvent.TASK_DEAD_LETTERED)
     assert "reason=deadline_exceeded" in dead
 
 

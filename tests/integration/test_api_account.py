@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from overnight_server.domain.ids import show_task
-from overnight_server.domain.results import Returned, Suspended
+from overnight_server.domain.results import Returned, StoppedByBudget
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 
@@ -80,7 +80,7 @@ def asking(api_user: ApiUser) -> str:
     """Return a task that has used up its ceiling."""
     api_user.deployment.agent()
     dear = api_user.deployment.running(api_user.user, max_cost_usd=1.0)
-    api_user.deployment.settle(dear, Suspended("too dear", cost_usd=1.25))
+    api_user.deployment.settle(dear, StoppedByBudget("too dear", cost_usd=1.25))
     return show_task(dear.claim.task_id)
 
 

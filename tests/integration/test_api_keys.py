@@ -4,6 +4,7 @@ from datetime import timedelta
 
 import pytest
 
+from overnight.models.enums import PlanTier
 from overnight_server.control.keys import (
     UnusableKey,
     authenticate,
@@ -13,7 +14,6 @@ from overnight_server.control.keys import (
     revoke,
     seed_local_user,
 )
-from overnight_server.domain.plans import PlanTier
 from tests.support.deployment import Deployment
 
 

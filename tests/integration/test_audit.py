@@ -11,12 +11,13 @@ import pytest
 from sqlalchemy import text
 
 from overnight.errors import TaskAlreadyCompleted
+from overnight.models.enums import PlanTier
 from overnight_server.control.cancel import cancel
 from overnight_server.control.users import change_plan
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Died, Interrupted, Lost, Raised, Returned
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.gate.claim import claim
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
@@ -105,7 +106,7 @@ def _busy_user(deployment: Deployment) -> UserId:
 
 SECONDS = 3.0
 THREADS = 8
-BRIEF = RetryPolicy(Strategy.IMMEDIATE)
+BRIEF = RetryRules(Strategy.IMMEDIATE)
 ENDINGS = (
     Returned(cost_usd=0.01),
     Raised("error", "no luck"),

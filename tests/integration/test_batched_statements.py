@@ -9,7 +9,7 @@ from sqlalchemy.exc import DataError
 
 from overnight_server.domain.ids import UserId
 from overnight_server.store import lanes
-from overnight_server.store.batched_statements import Call, execute_batch
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.db import DatabaseUnreachable, Db
 from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane, queue_up
@@ -18,7 +18,7 @@ NOBODY = {"user_id": "nobody", "with_depth": False}
 
 
 def _lane(db: Db, user: UserId) -> Any:
-    read = Call("read_lane", {"user_id": user, "with_depth": False})
+    read = StatementCall("read_lane", {"user_id": user, "with_depth": False})
     [row] = db.atomically(lambda tx: execute_batch(tx, lanes.lock_call([user]), read))
     return row
 
@@ -47,7 +47,11 @@ def test_what_was_written_is_undone_with_the_transaction(deployment: Deployment)
     user = deployment.user()
 
     def work(tx: Connection) -> None:
-        execute_batch(tx, Call("pause_lane", {"user_id": user, "paused": True}), Call("depth"))
+        execute_batch(
+            tx,
+            StatementCall("pause_lane", {"user_id": user, "paused": True}),
+            StatementCall("depth"),
+        )
         raise KeyError
 
     with pytest.raises(KeyError):
@@ -58,7 +62,9 @@ def test_what_was_written_is_undone_with_the_transaction(deployment: Deployment)
 
 def test_an_error_is_raised_as_the_matching_sqlalchemy_error(deployment: Deployment) -> None:
     with pytest.raises(DataError) as caught:
-        deployment.dispatcher.atomically(lambda tx: execute_batch(tx, Call("read_lane", NOBODY)))
+        deployment.dispatcher.atomically(
+            lambda tx: execute_batch(tx, StatementCall("read_lane", NOBODY))
+        )
 
     assert caught.value.orig is not None
 

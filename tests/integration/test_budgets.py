@@ -17,7 +17,7 @@ from overnight_server.control.dead_letters import retry
 from overnight_server.domain.budgets import Budget, next_cost
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import DagId, TaskId, UserId
-from overnight_server.domain.results import Lost, Raised, Returned, Suspended
+from overnight_server.domain.results import Lost, Raised, Returned, StoppedByBudget
 from overnight_server.explain.explain import explain
 from overnight_server.insight.budgets import list_approvals
 from overnight_server.insight.tasks import get_task
@@ -60,7 +60,9 @@ def test_a_run_at_its_cost_limit_waits_for_approval(deployment: Deployment) -> N
 
     assert beat(deployment, run, 0.4) is HeartbeatAnswer.CONTINUE
     assert beat(deployment, run, 1.0) is HeartbeatAnswer.BUDGET
-    assert deployment.settle(run, Suspended("the task has cost $1.10 of its $1.00", cost_usd=1.1))
+    assert deployment.settle(
+        run, StoppedByBudget("the task has cost $1.10 of its $1.00", cost_usd=1.1)
+    )
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["awaits_budget"], row["attempts"]) == ("pending", "task", 0)
@@ -81,7 +83,7 @@ def test_an_approval_raises_the_ceiling_and_the_task_completes(deployment: Deplo
     deployment.agent()
     run = deployment.running(user, max_cost_usd=1.0)
     task = run.claim.task_id
-    deployment.settle(run, Suspended(cost_usd=1.2))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.2))
 
     [asking] = list_approvals(deployment.app)
     assert (asking.budget, asking.spent_usd, asking.limit_usd) == ("task", 1.2, 1.0)
@@ -107,7 +109,7 @@ def test_stopping_a_task_that_waits_for_approval_cancels_its_dependents(
     tasks = [NewTask("a", "echo", max_cost_usd=1.0), NewTask("b", "echo")]
     first, second = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
     [run] = start_all(deployment)
-    deployment.settle(run, Suspended(cost_usd=1.0))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.0))
     assert deployment.state(second.task_id) == "pending"
 
     stop(deployment.app, first.task_id, actor=ACTOR)
@@ -123,7 +125,7 @@ def test_a_task_that_waits_for_approval_can_be_cancelled(deployment: Deployment)
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, max_cost_usd=1.0)
-    deployment.settle(run, Suspended(cost_usd=1.0))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.0))
 
     cancel(deployment.app, user, run.claim.task_id, actor="user:x")
 
@@ -219,7 +221,7 @@ def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on
     assert heartbeat(deployment.dispatcher, runs[0].claim, lease=LEASE) is HeartbeatAnswer.BUDGET
     assert heartbeat(deployment.dispatcher, runs[2].claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
     for run in runs[:2]:
-        deployment.settle(run, Suspended(cost_usd=0.6))
+        deployment.settle(run, StoppedByBudget(cost_usd=0.6))
     assert [one.budget for one in list_approvals(deployment.app)] == ["dag", "dag"]
 
     set_dag_budget(deployment.app, dag_of(deployment, made[0].task_id), 5.0, actor=ACTOR)
@@ -235,7 +237,7 @@ def test_approving_one_of_a_graph_raises_the_graphs_budget(deployment: Deploymen
     made = submit_graph(deployment.app, user, tasks, LOOSE, budget_usd=1.0)
     for run in start_all(deployment):
         beat(deployment, run, 0.6)
-        deployment.settle(run, Suspended(cost_usd=0.6))
+        deployment.settle(run, StoppedByBudget(cost_usd=0.6))
 
     approved = approve(deployment.app, made[1].task_id, 1.0, actor=ACTOR)
 
@@ -331,7 +333,7 @@ def test_an_approval_and_a_stop_at_once_leave_one_winner(
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, max_cost_usd=1.0)
-    deployment.settle(run, Suspended(cost_usd=1.0))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.0))
     task = run.claim.task_id
     first = Rival(connect, "first", approve, task, 1.0, actor=ACTOR)
     second = Rival(connect, "second", stop, task, actor=ACTOR)

@@ -7,7 +7,7 @@ import pytest
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.control.usage import adjust_hours
 from overnight_server.domain.ids import UserId, show_dag, show_task
-from overnight_server.domain.results import Suspended
+from overnight_server.domain.results import StoppedByBudget
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.support.api_user import ApiUser
@@ -27,7 +27,7 @@ def asking(deployment: Deployment, ada: UserId) -> str:
     """The shown id of a task that has used up its ceiling."""
     deployment.agent()
     dear = deployment.running(ada, title="dear", max_cost_usd=1.0)
-    deployment.settle(dear, Suspended("the task has cost $1.25 of its $1.00", cost_usd=1.25))
+    deployment.settle(dear, StoppedByBudget("the task has cost $1.25 of its $1.00", cost_usd=1.25))
     return show_task(dear.claim.task_id)
 
 

@@ -12,7 +12,7 @@ from overnight_server.control.dead_letters import retry
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.priority import sort_key
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import deadlines
@@ -84,7 +84,7 @@ def test_a_running_task_finishes_however_late(noon: Deployment) -> None:
 
 
 def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: Deployment) -> None:
-    patient = RetryPolicy(Strategy.FIXED, initial_delay_sec=60, jitter=False)
+    patient = RetryRules(Strategy.FIXED, initial_delay_sec=60, jitter=False)
     run = noon.running(noon.user(), deadline_at=SOON, retry=patient)
     noon.set_clock(SOON - TICK)
     noon.settle(run, Raised("error", "no luck"))
@@ -171,7 +171,7 @@ def test_a_task_that_is_started_while_the_sweep_waits_is_let_finish(
     noon: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = noon.user()
-    run = noon.running(user, deadline_at=SOON, retry=RetryPolicy(Strategy.IMMEDIATE))
+    run = noon.running(user, deadline_at=SOON, retry=RetryRules(Strategy.IMMEDIATE))
     noon.settle(run, Raised("error", "no luck"))  # waits for a retry, so the sweep will see it
     noon.set_clock(SOON)
     sweeper = Rival(connect, "sweeper", dead_letter_passed)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from overnight_server.domain.ids import TaskId
-from overnight_server.domain.results import Raised, Returned, Stopped
+from overnight_server.domain.results import Raised, Returned, StoppedByCancel
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, Deployment
@@ -96,7 +96,7 @@ def test_a_stopped_parent_cancels_what_waits_for_it(deployment: Deployment) -> N
     root, child = graph(deployment, user, 2, [(0, 1)])
 
     [run] = begin(deployment, root)
-    deployment.settle(run, Stopped())
+    deployment.settle(run, StoppedByCancel())
 
     assert deployment.row(child)["failure_reason"] == "upstream_cancelled"
     assert deployment.one("SELECT status FROM dags")["status"] == "cancelled"

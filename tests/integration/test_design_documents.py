@@ -14,7 +14,8 @@ from uuid import uuid4
 
 import pytest
 
-from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
+from overnight.models.enums import PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS
 from overnight_server.maintenance.reap import end_overdue
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run

@@ -16,6 +16,7 @@ from celery import Celery
 from redis import Redis
 from sqlalchemy import text
 
+from overnight.models.enums import PlanTier
 from overnight_server.control.users import change_plan
 from overnight_server.dispatch import celery_message
 from overnight_server.dispatch.celery_settings import EXECUTE, celery_settings
@@ -23,7 +24,7 @@ from overnight_server.dispatch.fill import fill, fill_pool
 from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import UserId, parse_task, show_task
-from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import ClaimPass, claim
 from overnight_server.local.redis import EmbeddedRedis

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
+from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.insight.notices import list_notices
 from overnight_server.maintenance.promote import promote
 from overnight_server.store.run_rows import policy_of
@@ -35,7 +35,7 @@ def fail(deployment: Deployment, times: int) -> None:
 def test_a_task_that_fails_again_is_told_of_once(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
-    policy = RetryPolicy(escalate_after=2, **NOW)
+    policy = RetryRules(escalate_after=2, **NOW)
     task = deployment.task(user, retry=policy, max_attempts=9, priority=70)
 
     fail(deployment, 4)
@@ -50,7 +50,7 @@ def test_a_task_that_fails_again_is_told_of_once(deployment: Deployment) -> None
 def test_the_rule_priority_raises_a_failing_tasks_priority(deployment: Deployment) -> None:
     user = deployment.user(max_concurrent_agents=1)
     deployment.agent()
-    policy = RetryPolicy(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
+    policy = RetryRules(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
     task = deployment.task(user, retry=policy, priority=70)
     fail(deployment, 1)
     others = [deployment.task(user) for _ in range(3)]
@@ -66,7 +66,7 @@ def test_the_rule_priority_raises_a_failing_tasks_priority(deployment: Deploymen
 def test_a_critical_task_is_not_slowed_by_being_hurried(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
-    policy = RetryPolicy(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
+    policy = RetryRules(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
     task = deployment.task(user, retry=policy, priority=5)
     before = deployment.row(task)["sort_key"]
 
@@ -78,7 +78,7 @@ def test_a_critical_task_is_not_slowed_by_being_hurried(deployment: Deployment) 
 def test_the_rule_dead_letter_ends_a_failing_task_early(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
-    policy = RetryPolicy(escalate_after=2, escalate=Escalation.DEAD_LETTER, **NOW)
+    policy = RetryRules(escalate_after=2, escalate=Escalation.DEAD_LETTER, **NOW)
     task = deployment.task(user, retry=policy, max_attempts=9)
 
     fail(deployment, 2)
@@ -110,7 +110,7 @@ def test_the_deployments_rules_reach_a_task_that_names_none(api_user: ApiUser) -
 def test_poison_is_judged_by_the_policy_the_task_came_with(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
-    policy = RetryPolicy(poison_attempts=2, poison_distinct_agents=1, **NOW)
+    policy = RetryRules(poison_attempts=2, poison_distinct_agents=1, **NOW)
     task = deployment.task(user, retry=policy, max_attempts=9)
 
     fail(deployment, 2)

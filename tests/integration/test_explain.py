@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from overnight.errors import TaskNotFound
+from overnight.models.enums import AtClosing, PlanTier
 from overnight.models.explain import Reason
 from overnight_server.cli.main import app
 from overnight_server.control.cancel import cancel
@@ -17,10 +18,9 @@ from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause
 from overnight_server.control.users import disable_user
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import TaskId, UserId, show_task
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.reasons import ReasonCode
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.domain.windows import NightWindow
 from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import BundleLimits, ClaimSettings
 from overnight_server.intake.new_graph import Edge, NewTask
@@ -32,7 +32,7 @@ from tests.support.deployment import CLAIM_SETTINGS, CLAIM_TTL, LIVENESS, LOOSE,
 from tests.support.stub_service import KEY, stub_service
 
 PAGE = Path("docs/guides/explain.md")
-NIGHT = Window("Europe/Berlin", time(22), time(6))
+NIGHT = NightWindow("Europe/Berlin", time(22), time(6))
 # Noon and late evening on that wall.
 NOON = datetime(2026, 11, 16, 11, 0, tzinfo=UTC)
 EVENING = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
@@ -202,7 +202,9 @@ def test_with_continue_only_tasks_created_after_closing_wait(deployment: Deploym
     deployment.set_clock(NOON - 7 * HOUR)
     deployment.agent()
     user = deployment.user()
-    set_window(deployment.app, user, Window("Europe/Berlin", time(22), time(6), AtClosing.CONTINUE))
+    set_window(
+        deployment.app, user, NightWindow("Europe/Berlin", time(22), time(6), AtClosing.CONTINUE)
+    )
     early = deployment.task(user)
     deployment.set_clock(NOON)
     late = deployment.task(user)

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, event, example, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import Connection
 
+from overnight.models.enums import AtClosing, PlanTier
 from overnight.models.explain import Explanation, Reason
 from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING
-from overnight_server.domain.plans import PlanTier
-from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.domain.windows import NightWindow
 from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import (
     CLAIMS_PER_PASS,
@@ -32,7 +32,7 @@ from overnight_server.gate.claim import (
 )
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from overnight_server.store.batched_statements import Call, ResultRow, execute_batch
+from overnight_server.store.batched_statements import ResultRow, StatementCall, execute_batch
 from overnight_server.store.db import Db
 from tests.support.deployment import CLAIM_TTL, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
@@ -111,7 +111,7 @@ class Person:
     plan: PlanTier
     at_once: int
     hours: int | None
-    window: Window | None
+    window: NightWindow | None
     paused: bool
     jobs: Sequence[Job]
     night_usd: Decimal | None = None
@@ -192,7 +192,7 @@ jobs = st.one_of(
     _jobs(state=st.sampled_from(["retrying", "cancelled"])),
 )
 windows = st.builds(
-    Window,
+    NightWindow,
     zone=st.just("UTC"),
     opens=st.sampled_from([time(18), time(21), time(23)]),
     closes=st.sampled_from([time(20, 30), time(22), time(6)]),
@@ -236,7 +236,7 @@ places = st.builds(
 
 
 PLAIN = Job("slow", 50, (), 20, (), after=False, deadline=None, late=False, state="ready")
-CLOSED = Window("UTC", time(18), time(20, 30), AtClosing.CONTINUE)
+CLOSED = NightWindow("UTC", time(18), time(20, 30), AtClosing.CONTINUE)
 # Seldom met by chance: one that waited when the window closed, and one that came too late.
 CARRIES = Person(
     PlanTier.PRO, 3, None, CLOSED, paused=False, jobs=[PLAIN, replace(PLAIN, late=True)]
@@ -325,7 +325,7 @@ def _firsts(
     One task is chosen by a shorter statement; by that for many it must be the same one.
     """
 
-    def reworded(tx: Connection, *calls: Call) -> Sequence[ResultRow]:
+    def reworded(tx: Connection, *calls: StatementCall) -> Sequence[ResultRow]:
         return execute_batch(
             tx, *(call._replace(name=by) if "claim" in call.name else call for call in calls)
         )

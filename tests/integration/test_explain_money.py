@@ -3,7 +3,7 @@
 from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.reasons import at
-from overnight_server.domain.results import Suspended
+from overnight_server.domain.results import StoppedByBudget
 from overnight_server.explain.explain import explain
 from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
@@ -61,7 +61,7 @@ def test_a_task_at_its_cost_limit_waits_for_approval(deployment: Deployment) -> 
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, max_cost_usd=1.0)
-    deployment.settle(run, Suspended(cost_usd=1.25))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.25))
 
     reason = only(deployment, user, run.claim.task_id)
 

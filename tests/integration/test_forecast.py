@@ -10,7 +10,7 @@ from overnight.models.tasks import Forecast
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
 from overnight_server.domain.ids import UserId, parse_task
-from overnight_server.domain.results import Raised, Returned, Suspended
+from overnight_server.domain.results import Raised, Returned, StoppedByBudget
 from overnight_server.forecast import snapshot
 from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.forecast.plan import _draft, plan
@@ -152,7 +152,7 @@ def test_a_task_that_waits_for_approval_has_no_start(deployment: Deployment) -> 
     [claimed] = deployment.claim().claims
     run = deployment.start(claimed)
     assert run is not None
-    deployment.settle(run, Suspended(cost_usd=1.5))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.5))
 
     asks = forecast_task(deployment.app, user, parent.task_id, CLAIM_SETTINGS)
     waits = forecast_task(deployment.app, user, child.task_id, CLAIM_SETTINGS)

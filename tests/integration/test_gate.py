@@ -7,8 +7,8 @@ from uuid import uuid4
 
 from sqlalchemy import text
 
+from overnight.models.enums import PlanTier
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Interrupted, Returned
 from overnight_server.gate.claim import claim
 from overnight_server.outcome.settle import settle

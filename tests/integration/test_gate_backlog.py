@@ -1,6 +1,6 @@
 """The gate beside a mountain of work: whoever comes next is served next."""
 
-from overnight_server.domain.plans import PlanTier
+from overnight.models.enums import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph

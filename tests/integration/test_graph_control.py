@@ -19,7 +19,7 @@ from overnight_server.control.fork import fork
 from overnight_server.control.retry import retry, retry_dag
 from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
-from overnight_server.domain.results import Raised, Returned, Stopped
+from overnight_server.domain.results import Raised, Returned, StoppedByCancel
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge
 from tests.support.deployment import LOOSE, Deployment
@@ -54,7 +54,7 @@ def test_cancelling_a_graph_stops_what_waits_and_asks_what_runs(
     assert deployment.row(running)["cancel_requested_at"] is not None
     actors = deployment.rows("SELECT DISTINCT actor FROM events WHERE to_state = 'cancelled'")
     assert [row["actor"] for row in actors] == ["human:ada"]
-    deployment.settle(run, Stopped())
+    deployment.settle(run, StoppedByCancel())
     assert status(deployment, root) == "cancelled"
     assert_invariants(deployment)
 
@@ -145,7 +145,7 @@ def test_a_cancelled_task_can_be_tried_again_with_what_it_took_along(
 
 def test_a_task_stopped_on_its_last_try_can_run_again(deployment: Deployment, user: UserId) -> None:
     run = deployment.running(user, max_attempts=1)
-    deployment.settle(run, Stopped())
+    deployment.settle(run, StoppedByCancel())
 
     retry(deployment.app, user, run.claim.task_id, actor=ME, attempts=1)
     end(deployment, run.claim.task_id, FATAL)
@@ -214,7 +214,7 @@ def test_a_graph_cancelled_whole_comes_back_whole(deployment: Deployment, user: 
     end(deployment, root, Returned())
     [run] = begin(deployment, running)
     cancel_dag(deployment.app, user, dag_of(deployment, root), actor=ME)
-    deployment.settle(run, Stopped())
+    deployment.settle(run, StoppedByCancel())
 
     back = retry_dag(deployment.app, user, dag_of(deployment, root), actor="human:ada")
 
@@ -238,7 +238,7 @@ def test_a_retried_task_brings_back_what_was_cancelled_together_with_it(
     cancel(deployment.app, user, before, actor=ME)
     [run] = begin(deployment, root)
     cancel_dag(deployment.app, user, dag_of(deployment, root), actor=ME)
-    deployment.settle(run, Stopped())
+    deployment.settle(run, StoppedByCancel())
 
     back = retry(deployment.app, user, root, actor=ME)
 
@@ -298,7 +298,7 @@ def test_a_retried_graph_keeps_the_tries_its_tasks_had(
     run = deployment.running(user, max_attempts=1)
     task = run.claim.task_id
     cancel_dag(deployment.app, user, dag_of(deployment, task), actor=ME)
-    deployment.settle(run, Stopped())
+    deployment.settle(run, StoppedByCancel())
     waiting = deployment.task(user, max_attempts=1)
     cancel_dag(deployment.app, user, dag_of(deployment, waiting), actor=ME)
 

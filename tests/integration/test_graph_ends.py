@@ -23,7 +23,7 @@ from overnight_server.domain.graphs import (
 from overnight_server.domain.graphs import status as status_of
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.results import Raised, Result, Returned, Stopped
+from overnight_server.domain.results import Raised, Result, Returned, StoppedByCancel
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.support.deployment import LOOSE, Deployment
@@ -34,7 +34,7 @@ ME = "human:me"
 RESULTS: dict[State, Result] = {
     State.COMPLETED: Returned(),
     State.DEAD_LETTERED: Raised("auth_failure", "wrong key"),
-    State.CANCELLED: Stopped(),
+    State.CANCELLED: StoppedByCancel(),
 }
 RETRYABLE = (State.DEAD_LETTERED, State.CANCELLED)
 # What graphs can break; the rest is broken by other tests. Those on rows without edges are quick.

@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from overnight.errors import MonthlyLimitReached
+from overnight.models.enums import PlanTier
 from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import Overrides, change_plan, override_limits
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import OnExhausted, PlanTier
+from overnight_server.domain.plans import OnExhausted
 from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.insight.notices import list_notices
 from overnight_server.maintenance.promote import promote

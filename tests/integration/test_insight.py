@@ -7,12 +7,12 @@ from uuid import uuid4
 import pytest
 
 from overnight.errors import TaskNotFound, UserNotFound
+from overnight.models.enums import PlanTier
 from overnight.models.tasks import TaskResponse
 from overnight_server.control.cancel import cancel
 from overnight_server.control.drain import drain
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State, states_of
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import tasks as task_views
 from overnight_server.insight.limits import user_limits

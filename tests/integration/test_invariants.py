@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from overnight.models.bulk import TaskFilter
+from overnight.models.enums import PlanTier
 from overnight_server.control.bulk import BulkOrder
 from overnight_server.control.bulk import start as start_bulk
 from overnight_server.control.cancel import cancel
@@ -20,7 +21,7 @@ from overnight_server.control.users import change_plan, disable_user
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id
-from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.intake.new_graph import NewGraph, NewTask
 from overnight_server.intake.triggers import add_trigger

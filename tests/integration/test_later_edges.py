@@ -6,7 +6,7 @@ import pytest
 
 from overnight.errors import InvalidRequest, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.results import Returned, Suspended
+from overnight_server.domain.results import Returned, StoppedByBudget
 from overnight_server.intake.add_edges import NewEdge, add_edges
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
@@ -137,7 +137,7 @@ def test_a_task_that_waits_for_a_budget_gets_no_new_edge(
     made = submit_graph(deployment.app, user, tasks, LOOSE, title="a graph")
     dear, other = (one.task_id for one in made)
     [run] = begin(deployment, dear)
-    deployment.settle(run, Suspended(cost_usd=1.2))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.2))
 
     with pytest.raises(InvalidRequest, match="waits for the approval of its budget"):
         add(deployment.app, user, (other, dear))

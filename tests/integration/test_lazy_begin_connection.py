@@ -9,8 +9,8 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
 from overnight_server.store.batched_statements import (
-    Call,
     SessionValue,
+    StatementCall,
     execute_and_commit,
     execute_batch,
 )
@@ -72,7 +72,11 @@ def test_the_hot_path_and_others_share_a_transaction(deployment: Deployment) -> 
 
     def work(tx: Connection) -> list[int]:
         seen = [_status(tx)]
-        execute_batch(tx, Call("pause_lane", {"user_id": user, "paused": True}), Call("depth"))
+        execute_batch(
+            tx,
+            StatementCall("pause_lane", {"user_id": user, "paused": True}),
+            StatementCall("depth"),
+        )
         seen.append(_status(tx))
         tx.execute(text("UPDATE lanes SET window_closed = true"))
         raise KeyError(*seen)
@@ -175,7 +179,9 @@ def test_a_batch_is_committed(database_url: str, deployment: Deployment, trust: 
     )
     paused = []
     for wanted in (True, False, True):
-        db.run_batch(Call("pause_lane", {"user_id": user, "paused": wanted}), Call("depth"))
+        db.run_batch(
+            StatementCall("pause_lane", {"user_id": user, "paused": wanted}), StatementCall("depth")
+        )
         paused.append(deployment.lane(user)["paused"])
     db.close()
 
@@ -184,11 +190,11 @@ def test_a_batch_is_committed(database_url: str, deployment: Deployment, trust: 
 
 def test_a_failed_batch_is_rolled_back_as_a_whole(deployment: Deployment) -> None:
     user = deployment.user()
-    pause = Call("pause_lane", {"user_id": user, "paused": True})
+    pause = StatementCall("pause_lane", {"user_id": user, "paused": True})
 
     with pytest.raises(DataError):
         deployment.owner.run_batch(
-            pause, Call("read_lane", {"user_id": "nobody", "with_depth": False})
+            pause, StatementCall("read_lane", {"user_id": "nobody", "with_depth": False})
         )
 
     assert not deployment.lane(user)["paused"]
@@ -199,7 +205,7 @@ def test_last_statements_end_their_transaction(deployment: Deployment) -> None:
 
     def work(tx: Connection) -> int:
         tx.execute(text("UPDATE lanes SET window_closed = true"))
-        execute_and_commit(tx, Call("pause_lane", {"user_id": user, "paused": True}))
+        execute_and_commit(tx, StatementCall("pause_lane", {"user_id": user, "paused": True}))
         return _status(tx)
 
     assert deployment.owner.atomically(work) == TRANSACTION_STATUS_IDLE
@@ -212,7 +218,9 @@ def test_last_statements_that_fail_undo_what_came_before(deployment: Deployment)
 
     def work(tx: Connection) -> None:
         tx.execute(text("UPDATE lanes SET window_closed = true"))
-        execute_and_commit(tx, Call("read_lane", {"user_id": "nobody", "with_depth": False}))
+        execute_and_commit(
+            tx, StatementCall("read_lane", {"user_id": "nobody", "with_depth": False})
+        )
 
     with pytest.raises(DataError):
         deployment.owner.atomically(work)
@@ -225,7 +233,9 @@ def test_a_statement_is_given_what_the_one_before_it_noted(deployment: Deploymen
     deployment.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
     noting = {"user_id": user, "actor": "", "key_id": ""}
 
-    reading = Call("read_lane", {"user_id": SessionValue("user_id", "uuid"), "with_depth": False})
-    [row] = deployment.owner.run_batch(Call("set_acting_user", noting), reading)
+    reading = StatementCall(
+        "read_lane", {"user_id": SessionValue("user_id", "uuid"), "with_depth": False}
+    )
+    [row] = deployment.owner.run_batch(StatementCall("set_acting_user", noting), reading)
 
     assert row.max_pending == 7

@@ -16,7 +16,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings, load
 from overnight_server.store import migrate
 from overnight_server.store.db import DISPATCHER, Db
-from overnight_server.store.models import Agent, SweepRun
+from overnight_server.store.models import AgentRow, SweepRunRow
 from overnight_server.store.statements import statement
 from tests.support.servers import postgres_server, redis_server
 
@@ -95,20 +95,20 @@ def test_a_migrated_database_with_a_live_worker_and_beat_passes_its_checks(
     db.atomically(
         lambda tx: (
             tx.execute(statement("ensure_pool"), {"pool": "doctors"}),
-            tx.execute(insert(Agent).values(id="a:1:b", pool="doctors", slots=1)),
-            tx.execute(insert(SweepRun).values(name="reap", started_at=func.clock())),
+            tx.execute(insert(AgentRow).values(id="a:1:b", pool="doctors", slots=1)),
+            tx.execute(insert(SweepRunRow).values(name="reap", started_at=func.clock())),
         )
     )
 
     assert failed(results(chosen)) == {"api", "dispatcher", "flower"}
 
-    db.atomically(lambda tx: tx.execute(update(Agent).values(status="draining")))
+    db.atomically(lambda tx: tx.execute(update(AgentRow).values(status="draining")))
     workers = results(chosen)["workers"]
     assert workers.detail == "no worker accepts tasks, 1 draining"
     assert workers.advice.startswith("`overnight drain a:1:b --undo`")
 
-    db.atomically(lambda tx: tx.execute(update(Agent).values(last_heartbeat_at="epoch")))
-    db.atomically(lambda tx: tx.execute(update(SweepRun).values(started_at="epoch")))
+    db.atomically(lambda tx: tx.execute(update(AgentRow).values(last_heartbeat_at="epoch")))
+    db.atomically(lambda tx: tx.execute(update(SweepRunRow).values(started_at="epoch")))
     db.close()
     assert {"workers", "beat"} <= failed(results(chosen))
 

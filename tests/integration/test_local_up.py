@@ -15,7 +15,7 @@ from sqlalchemy import select
 from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.home_lock import is_held
 from overnight_server.store.db import ADMIN, Db
-from overnight_server.store.models import User
+from overnight_server.store.models import UserRow
 from tests.support.wait import wait_until
 
 PROJECT = Path(__file__).parents[2]
@@ -63,7 +63,7 @@ def terminal(tmp_path: Path) -> Iterator[Terminal]:
 def users(url: str) -> set[str]:
     db = Db.connect(url, role=ADMIN)
     try:
-        return set(db.atomically(lambda tx: tx.scalars(select(User.name)).all()))
+        return set(db.atomically(lambda tx: tx.scalars(select(UserRow.name)).all()))
     finally:
         db.close()
 

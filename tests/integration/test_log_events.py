@@ -19,7 +19,7 @@ from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.presence import WorkerCard
 from overnight_server.settings import Settings
 from overnight_server.store.db import DatabaseUnreachable, Db
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 from overnight_server.wakeups.wake import Waker, WakeUpListener
 from overnight_worker.execute import carry_out, start
 from overnight_worker.load_handlers import load_handlers
@@ -38,7 +38,7 @@ Logged = Callable[[], list[str]]
 def logged(caplog: pytest.LogCaptureFixture) -> Logged:
     """Return the names of the events logged so far, in order; without those of the submits."""
     caplog.set_level(logging.DEBUG, logger="overnight")
-    submit = Event.TASK_ADDED.log_name
+    submit = LogEvent.TASK_ADDED.log_name
     return lambda: [name for name in re.findall(r"queue=(\w+)", caplog.text) if name != submit]
 
 
@@ -55,7 +55,7 @@ def worker(settings: Settings, db: Db) -> Iterator[WorkerResources]:
     waker.close()
 
 
-def names(*events: Event) -> set[str]:
+def names(*events: LogEvent) -> set[str]:
     return {event.log_name for event in events}
 
 
@@ -69,8 +69,8 @@ def test_a_worker_logs_the_start_and_the_result_of_a_run(
     carry_out(worker, [claimed.claim])
     carry_out(worker, [claimed.claim])
 
-    assert logged().count(Event.TASK_STARTED.log_name) == 1
-    assert names(Event.TASK_SETTLED, Event.STALE_MESSAGE) <= set(logged())
+    assert logged().count(LogEvent.TASK_STARTED.log_name) == 1
+    assert names(LogEvent.TASK_SETTLED, LogEvent.STALE_MESSAGE) <= set(logged())
 
 
 def test_a_worker_logs_a_type_that_it_has_no_handler_for(
@@ -82,7 +82,7 @@ def test_a_worker_logs_a_type_that_it_has_no_handler_for(
 
     carry_out(worker, [claimed.claim])
 
-    assert names(Event.HANDLER_MISSING, Event.TASK_SETTLED) <= set(logged())
+    assert names(LogEvent.HANDLER_MISSING, LogEvent.TASK_SETTLED) <= set(logged())
 
 
 def test_a_worker_logs_what_it_gives_back_and_what_came_too_late(
@@ -94,7 +94,7 @@ def test_a_worker_logs_what_it_gives_back_and_what_came_too_late(
     settle_by(db, [(run, Interrupted("shutdown"))], deadline=0.0)
     settle_by(db, [(run, Returned("late"))], deadline=0.0)
 
-    assert logged() == [Event.TASK_HANDED_BACK.log_name, Event.STALE_RESULT.log_name]
+    assert logged() == [LogEvent.TASK_HANDED_BACK.log_name, LogEvent.STALE_RESULT.log_name]
 
 
 def test_a_worker_logs_a_claim_that_it_gives_up(
@@ -107,7 +107,7 @@ def test_a_worker_logs_a_claim_that_it_gives_up(
     give_up_by(db, [claimed.claim], deadline=0.0)
     give_up_by(db, [claimed.claim], deadline=0.0)
 
-    assert logged() == [Event.CLAIM_RELEASED.log_name]
+    assert logged() == [LogEvent.CLAIM_RELEASED.log_name]
 
 
 def test_a_worker_logs_that_the_database_does_not_answer(
@@ -121,7 +121,7 @@ def test_a_worker_logs_that_the_database_does_not_answer(
 
     start(WorkerResources(settings, nowhere, Waker(NOWHERE)), [claimed.claim])
 
-    assert logged() == [Event.DATABASE_UNREACHABLE.log_name]
+    assert logged() == [LogEvent.DATABASE_UNREACHABLE.log_name]
 
 
 def test_a_worker_logs_that_it_joins(deployment: Deployment, db: Db, logged: Logged) -> None:
@@ -130,7 +130,7 @@ def test_a_worker_logs_that_it_joins(deployment: Deployment, db: Db, logged: Log
     for _ in range(2):
         beat_or_join(db, card, liveness=timedelta(seconds=30))
 
-    assert logged() == [Event.WORKER_JOINED.log_name]
+    assert logged() == [LogEvent.WORKER_JOINED.log_name]
     assert deployment.rows("SELECT id FROM agents") == [{"id": "new"}]
 
 
@@ -143,7 +143,7 @@ def test_a_sweep_logs_the_run_that_it_takes_from_a_lost_worker(
 
     reap(db)
 
-    assert Event.TASK_REAPED.log_name in logged()
+    assert LogEvent.TASK_REAPED.log_name in logged()
 
 
 def test_a_dispatcher_logs_what_it_claims_and_publishes(
@@ -157,7 +157,7 @@ def test_a_dispatcher_logs_what_it_claims_and_publishes(
     fill(deployment.dispatcher, publisher, settings, holder="d")
 
     publisher.close()
-    expected = [Event.CLAIMS_MADE, Event.DISPATCH, Event.DISPATCH_SUCCESS]
+    expected = [LogEvent.CLAIMS_MADE, LogEvent.DISPATCH, LogEvent.DISPATCH_SUCCESS]
     assert logged() == [event.log_name for event in expected]
 
 
@@ -171,8 +171,8 @@ def test_a_dispatcher_logs_what_it_cannot_publish(
     fill(deployment.dispatcher, publisher, settings, holder="d", broker_answers=True)
 
     publisher.close()
-    assert Event.DISPATCH_FAILED.log_name in logged()
-    assert logged().count(Event.CLAIM_RELEASED.log_name) == 1
+    assert LogEvent.DISPATCH_FAILED.log_name in logged()
+    assert logged().count(LogEvent.CLAIM_RELEASED.log_name) == 1
 
 
 @pytest.mark.parametrize(
@@ -180,19 +180,19 @@ def test_a_dispatcher_logs_what_it_cannot_publish(
     [
         (
             [DatabaseUnreachable("gone"), DatabaseUnreachable("gone")],
-            [Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK],
+            [LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK],
         ),
         (
             [BrokerUnreachable("gone"), BrokerUnreachable("gone")],
-            [Event.BROKER_UNREACHABLE, Event.BROKER_BACK],
+            [LogEvent.BROKER_UNREACHABLE, LogEvent.BROKER_BACK],
         ),
         (
             [BrokerUnreachable("gone"), DatabaseUnreachable("gone")],
             [
-                Event.BROKER_UNREACHABLE,
-                Event.BROKER_BACK,
-                Event.DATABASE_UNREACHABLE,
-                Event.DATABASE_BACK,
+                LogEvent.BROKER_UNREACHABLE,
+                LogEvent.BROKER_BACK,
+                LogEvent.DATABASE_UNREACHABLE,
+                LogEvent.DATABASE_BACK,
             ],
         ),
     ],
@@ -204,7 +204,7 @@ def test_a_dispatcher_logs_each_outage_and_its_end_once(  # noqa: PLR0917 - fixt
     logged: Logged,
     monkeypatch: pytest.MonkeyPatch,
     failures: list[Exception],
-    expected: list[Event],
+    expected: list[LogEvent],
 ) -> None:
     stop = threading.Event()
     outcomes = iter([*failures, None])
@@ -235,7 +235,7 @@ def test_a_failed_run_logs_the_class_of_its_failure(
 
     settle_by(db, [(run, Raised("rate_limit", "too many", "Error"))], deadline=0.0)
 
-    assert Event.TASK_SETTLED.log_name in logged()
+    assert LogEvent.TASK_SETTLED.log_name in logged()
     assert "reason=rate_limit" in caplog.text
 
 
@@ -250,7 +250,7 @@ def test_a_cancel_is_logged_for_a_waiting_and_for_a_running_task(
     for task_id in (run.claim.task_id, waiting):
         cancel(deployment.app, user, task_id, actor="human:test")
 
-    assert logged() == [Event.CANCEL_REQUESTED.log_name, Event.TASK_CANCELLED.log_name]
+    assert logged() == [LogEvent.CANCEL_REQUESTED.log_name, LogEvent.TASK_CANCELLED.log_name]
 
 
 def test_a_dead_letter_and_its_retry_are_logged(
@@ -263,7 +263,7 @@ def test_a_dead_letter_and_its_retry_are_logged(
     settle_by(db, [(run, Raised("error", "wrong", "Error", retryable=False))], deadline=0.0)
     retry(deployment.app, user, run.claim.task_id, actor="human:test")
 
-    assert names(Event.TASK_DEAD_LETTERED, Event.TASK_REVIVED) <= set(logged())
+    assert names(LogEvent.TASK_DEAD_LETTERED, LogEvent.TASK_REVIVED) <= set(logged())
 
 
 def test_an_expired_claim_is_logged_as_released(
@@ -276,7 +276,7 @@ def test_an_expired_claim_is_logged_as_released(
 
     reap(db)
 
-    assert logged().count(Event.CLAIM_RELEASED.log_name) == 1
+    assert logged().count(LogEvent.CLAIM_RELEASED.log_name) == 1
 
 
 def test_the_end_of_a_graph_is_logged(deployment: Deployment, logged: Logged) -> None:
@@ -285,4 +285,4 @@ def test_the_end_of_a_graph_is_logged(deployment: Deployment, logged: Logged) ->
     for task_id in graph(deployment, user, 2, []):
         cancel(deployment.app, user, task_id, actor="human:test")
 
-    assert logged().count(Event.DAG_FINISHED.log_name) == 1
+    assert logged().count(LogEvent.DAG_FINISHED.log_name) == 1

@@ -10,7 +10,7 @@ from overnight_server.control.budgets import (
     approve,
     set_night_budget,
 )
-from overnight_server.domain.results import Returned, Suspended
+from overnight_server.domain.results import Returned, StoppedByBudget
 from overnight_server.gate.claim import LANES_PER_REFRESH, claim
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
@@ -50,7 +50,7 @@ def test_tasks_that_used_up_the_night_budget_continue_the_next_night(
     deployment.agent()
     run = deployment.running(user)
     beat(deployment, run, 1.5)
-    deployment.settle(run, Suspended(cost_usd=1.5))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.5))
     assert deployment.row(run.claim.task_id)["awaits_budget"] == "night"
 
     deployment.move_clock(DAY)
@@ -66,7 +66,7 @@ def test_the_first_cost_of_a_night_starts_it_without_a_sweep(deployment: Deploym
     deployment.agent()
     asking = deployment.running(user)
     other = deployment.running(user)
-    deployment.settle(asking, Suspended(cost_usd=1.5))
+    deployment.settle(asking, StoppedByBudget(cost_usd=1.5))
     deployment.move_clock(DAY)
     heartbeat(deployment.dispatcher, other.claim, lease=LEASE * 9999)
 
@@ -80,7 +80,7 @@ def test_an_approval_for_a_night_lasts_for_that_night(deployment: Deployment) ->
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     run = deployment.running(user)
-    deployment.settle(run, Suspended(cost_usd=1.5))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.5))
 
     approve(deployment.app, run.claim.task_id, 2.0, actor=ACTOR)
 
@@ -98,7 +98,7 @@ def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     run = deployment.running(user, max_cost_usd=20, estimated_cost_usd=1)
-    deployment.settle(run, Suspended(cost_usd=1))
+    deployment.settle(run, StoppedByBudget(cost_usd=1))
     approve(deployment.app, run.claim.task_id, 10.0, actor=ACTOR)
     deployment.task(user, max_cost_usd=9)
     for _ in range(LANES_PER_REFRESH):
@@ -118,7 +118,7 @@ def test_a_raised_night_lets_those_who_wait_go_on(deployment: Deployment) -> Non
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     run = deployment.running(user)
-    deployment.settle(run, Suspended(cost_usd=1.0))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.0))
 
     set_night_budget(deployment.app, user, None, actor=ACTOR)
 
@@ -206,7 +206,7 @@ def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
     deployment.settle(first, Returned(cost_usd=0.5))
     note()
     assert beat(deployment, second, 2.0) is HeartbeatAnswer.BUDGET
-    deployment.settle(second, Suspended(cost_usd=2.0))
+    deployment.settle(second, StoppedByBudget(cost_usd=2.0))
     note()
     approve(deployment.app, tasks[1], 1.0, actor=ACTOR)
     [again] = start_all(deployment)
@@ -233,7 +233,7 @@ def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(
     assert beat(deployment, run, 1.0) is HeartbeatAnswer.BUDGET
     set_night_budget(deployment.app, user, 10, actor=ACTOR)
 
-    deployment.settle(run, Suspended(cost_usd=1.0))
+    deployment.settle(run, StoppedByBudget(cost_usd=1.0))
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"], row["error"]) == ("ready", None, None)

@@ -8,7 +8,7 @@ import pytest
 from overnight_server.control.cancel import cancel
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.results import Raised
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.maintenance import promote as promoter
 from overnight_server.maintenance.promote import promote
 from overnight_server.store.db import Db
@@ -16,7 +16,7 @@ from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, meet_at_lane
 
 WAIT = timedelta(seconds=60)
-POLICY = RetryPolicy(Strategy.FIXED, initial_delay_sec=60, jitter=False)
+POLICY = RetryRules(Strategy.FIXED, initial_delay_sec=60, jitter=False)
 
 
 def test_a_retry_becomes_ready_when_its_wait_is_over(deployment: Deployment) -> None:

@@ -9,8 +9,9 @@ import psycopg2
 import pytest
 from sqlalchemy import Connection, text
 
+from overnight.models.enums import PlanTier
 from overnight_server.domain.lifecycle import ACTIVE, ALIASES, FINAL, WAITING, State, legal_moves
-from overnight_server.domain.plans import PLAN_WEIGHT, PlanTier
+from overnight_server.domain.plans import PLAN_WEIGHT
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.store import statements
 from overnight_server.store.db import Db

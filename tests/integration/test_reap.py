@@ -11,7 +11,7 @@ from overnight_server.control.cancel import cancel
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.maintenance import reap as reaper
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import (
@@ -81,7 +81,7 @@ def test_a_vanished_worker_costs_the_user_nothing(deployment: Deployment) -> Non
 def test_the_first_lost_run_is_tried_again_at_once_and_the_second_waits(
     deployment: Deployment,
 ) -> None:
-    waits = RetryPolicy(Strategy.FIXED, initial_delay_sec=120, jitter=False)
+    waits = RetryRules(Strategy.FIXED, initial_delay_sec=120, jitter=False)
     _, run = _running(deployment, retry=waits)
     deployment.move_clock(PAST_LEASE)
     reap(deployment.dispatcher)

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError, ProgrammingError
 
+from overnight.models.enums import PlanTier
 from overnight_server.control.users import create_user
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db

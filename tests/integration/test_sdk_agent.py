@@ -13,7 +13,7 @@ from overnight.agent import calls
 from overnight.agent.agent import Agent
 from overnight.agent.run import ClaimedRun
 from overnight.handlers import registry
-from overnight.mcp.server import Run
+from overnight.mcp.server import CurrentTask
 from overnight_server.control.keys import key_id_of, revoke
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
@@ -233,7 +233,7 @@ def test_a_claimed_run_spawns_and_reports_progress(
 
         async def speak() -> overnight.Task:
             async with overnight.AsyncClient(served.url, served.key) as other:
-                run: Run = ClaimedRun(other, work.task_id, work.token)
+                run: CurrentTask = ClaimedRun(other, work.task_id, work.token)
                 await run.progress(0.5, "half")
                 return await run.spawn("child", {"type": "echo"})
 

@@ -8,7 +8,7 @@ import pytest
 from overnight import AsyncClient, errors
 from overnight.client.client import Operations
 from overnight_server.domain.ids import show_task
-from overnight_server.domain.results import Raised, Suspended
+from overnight_server.domain.results import Raised, StoppedByBudget
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import AGENT, Deployment
 
@@ -60,7 +60,7 @@ def test_a_task_is_edited_and_its_history_is_read(api_user: ApiUser) -> None:
 
 def test_usage_is_read_and_approvals_are_given(api_user: ApiUser) -> None:
     dear = api_user.deployment.running(api_user.user, max_cost_usd=1.0)
-    api_user.deployment.settle(dear, Suspended("too dear", cost_usd=1.25))
+    api_user.deployment.settle(dear, StoppedByBudget("too dear", cost_usd=1.25))
     with api_user.client() as client:
         [asks] = client.usage.approvals()
 

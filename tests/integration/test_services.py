@@ -13,6 +13,7 @@ from overnight.errors import (
     TooManyPending,
     UserNotFound,
 )
+from overnight.models.enums import PlanTier
 from overnight_server.control.pauses import PauseSubject, pause
 from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import (
@@ -23,7 +24,7 @@ from overnight_server.control.users import (
     restore_template,
 )
 from overnight_server.domain.ids import UserId, parse_task, show_task
-from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits
 from overnight_server.services import PlanService, TaskQueueService
 from overnight_server.settings import Settings, load
 from tests.support.deployment import Deployment

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from overnight.errors import TaskNotFound, UserNotFound
+from overnight.models.enums import PlanTier
 from overnight_server.domain.ids import parse_task, show_task
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.services import ConductorLockCleanup, PerUserQueueManager, QueueControllerV2

@@ -21,10 +21,10 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
+    StoppedByCancel,
     TimedOut,
 )
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.maintenance.promote import promote
 from overnight_server.outcome.settle import release, settle
 from overnight_server.store.db import Db
@@ -34,7 +34,7 @@ from tests.support.rivals import Rival, meet_at_lane
 
 RETRYABLE = Raised("error", "no luck", "ValueError", "line 1")
 FATAL = Raised("auth_failure", "wrong key")
-AT_ONCE = RetryPolicy(Strategy.IMMEDIATE)
+AT_ONCE = RetryRules(Strategy.IMMEDIATE)
 
 
 class Record(NamedTuple):
@@ -55,7 +55,7 @@ class Record(NamedTuple):
         (FATAL, Record("dead_lettered", 1, "failed", "auth_failure")),
         (TimedOut(by_plan=False), Record("retrying", 1, "timeout", "timeout")),
         (TimedOut(by_plan=True), Record("dead_lettered", 1, "plan_timeout", "plan_timeout")),
-        (Stopped(), Record("cancelled", 1, "cancelled", "cancelled")),
+        (StoppedByCancel(), Record("cancelled", 1, "cancelled", "cancelled")),
         (Interrupted(), Record("ready", 0, "interrupted", None, ("refund", "usage"))),
         (Deferred(60), Record("retrying", 0, "deferred", "rate_limit")),
         (Died(), Record("retrying", 1, "crash", "crash")),

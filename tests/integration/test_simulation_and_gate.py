@@ -9,9 +9,9 @@ from uuid import UUID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from overnight.models.enums import PlanTier
 from overnight_server.domain.claims import Claimed
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.results import Returned
 from overnight_server.forecast.simulation import Simulation
 from overnight_server.forecast.snapshot import read_forecast_input

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight.models.enums import PlanTier
+from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import (
     Deferred,
     Died,
@@ -25,10 +26,10 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
+    StoppedByCancel,
     TimedOut,
 )
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.maintenance.audit_lanes import audit
 from tests.support.deployment import Deployment
@@ -45,9 +46,9 @@ PLANS = (
     (PlanTier.ENTERPRISE, PlanLimits(4, 480, None)),
 )
 POLICIES = (
-    RetryPolicy(jitter=False),
-    RetryPolicy(Strategy.IMMEDIATE, jitter=False),
-    RetryPolicy(Strategy.FIXED, initial_delay_sec=60, jitter=False, retry_on=("crash",)),
+    RetryRules(jitter=False),
+    RetryRules(Strategy.IMMEDIATE, jitter=False),
+    RetryRules(Strategy.FIXED, initial_delay_sec=60, jitter=False, retry_on=("crash",)),
 )
 FAILURES: tuple[Result, ...] = (
     Raised("error", "no luck", cost_usd=0.25),
@@ -212,7 +213,7 @@ class Spine(RuleBasedStateMachine):
         self.comparison.settle(some(self.comparison.held, pick), failure)
 
     @precondition(lambda self: self.comparison.stopping)
-    @rule(pick=picks, result=st.sampled_from([Stopped(), Stopped(), *RESULTS]))
+    @rule(pick=picks, result=st.sampled_from([StoppedByCancel(), StoppedByCancel(), *RESULTS]))
     def a_run_stops(self, pick: int, result: Result) -> None:
         self.comparison.settle(some(self.comparison.stopping, pick), result)
 

@@ -16,7 +16,7 @@ from overnight.errors import (
 )
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.locks import LockScope
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import Submitted, submit, submit_graph
@@ -357,7 +357,7 @@ def _ordered(deployment: Deployment) -> Sequence[object]:
 def test_what_the_producer_asked_for_is_what_the_run_gets(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
-    policy = RetryPolicy(Strategy.FIXED, 7.0, max_delay_sec=9.0, jitter=False, retry_on=("x", "y"))
+    policy = RetryRules(Strategy.FIXED, 7.0, max_delay_sec=9.0, jitter=False, retry_on=("x", "y"))
 
     run = deployment.running(user, retry=policy, payload={"n": [1, None, "ü"]}, spec={"a": 1})
 

@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from overnight_server.dispatch.publish import BrokerUnreachable, message_id
 from overnight_server.domain.results import Raised
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
 from overnight_server.outcome.heartbeat import heartbeat
@@ -23,7 +23,7 @@ from tests.support.deployment import CLAIM_TTL, LEASE, Deployment
 from tests.support.rivals import Rival, queue_up
 
 PLAIN = load({})
-AT_ONCE = RetryPolicy(Strategy.IMMEDIATE)
+AT_ONCE = RetryRules(Strategy.IMMEDIATE)
 
 
 @pytest.fixture

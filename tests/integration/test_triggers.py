@@ -17,7 +17,7 @@ from overnight_server.control.retry import retry
 from overnight_server.domain.graphs import TriggerCondition
 from overnight_server.domain.ids import DagId, TaskId, TriggerId, UserId, show_trigger
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.domain.retry import RetryPolicy, Strategy
+from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.insight.triggers import list_triggers
 from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
@@ -340,7 +340,7 @@ def test_a_kept_graph_is_restored_as_it_was() -> None:
         locks=["repo:a"],
         source="dag",
         deadline_at=datetime(2030, 1, 1, tzinfo=UTC),
-        retry=RetryPolicy(strategy=Strategy.FIXED, escalate_after=2),
+        retry=RetryRules(strategy=Strategy.FIXED, escalate_after=2),
     )
     graph = NewGraph([task], [], "kept", None)
 

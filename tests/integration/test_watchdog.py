@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import Connection, text
 
 from overnight_server.local.postgres import EmbeddedPostgres
-from overnight_server.store.batched_statements import Call
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.connection_watchdog import WATCHDOG, Watchdog
 from overnight_server.store.db import LAST_USED, DatabaseUnreachable, Db, Timeouts
 from overnight_server.store.lazy_begin_connection import LazyBeginConnection
@@ -157,7 +157,7 @@ def test_a_reserved_connection_that_was_not_used_counts_as_idle(database_url: st
     db.atomically(select_one)
     instants = [last_used(), last_used()]
     with db.reserve_connection() as reserved:
-        reserved.send(reserved.pack(Call("open_pools")))
+        reserved.send(reserved.pack(StatementCall("open_pools")))
     instants.append(last_used())
     db.close()
 

@@ -10,10 +10,11 @@ import pytest
 from sqlalchemy import Connection
 
 from overnight.errors import UserNotFound
+from overnight.models.enums import AtClosing
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Interrupted
-from overnight_server.domain.windows import AtClosing, Window
+from overnight_server.domain.windows import NightWindow
 from overnight_server.forecast.forecast import forecast_task
 from overnight_server.forecast.plan import plan
 from overnight_server.gate import claim as gate
@@ -29,7 +30,7 @@ from tests.support.rivals import Rival, held_pool, held_task, meet_at_lane, queu
 
 TICK = timedelta(microseconds=1)
 NIGHT = {"window_zone": "Europe/Berlin", "window_from": time(22), "window_to": time(6)}
-SHUT = Window("Europe/Berlin", time(22), time(6))
+SHUT = NightWindow("Europe/Berlin", time(22), time(6))
 OPENS = datetime.fromisoformat("2026-07-01T20:00Z")
 CLOSES = datetime.fromisoformat("2026-07-02T04:00Z")
 
@@ -159,7 +160,7 @@ def test_a_window_acts_as_soon_as_it_is_set(evening: Deployment) -> None:
     run = evening.running(user)
     evening.task(user)
 
-    set_window(evening.app, user, Window("Europe/Berlin", time(22), time(6), AtClosing.STOP))
+    set_window(evening.app, user, NightWindow("Europe/Berlin", time(22), time(6), AtClosing.STOP))
     closed = claimed(evening)
     answer = heartbeat(evening.dispatcher, run.claim, lease=LEASE)
     set_window(evening.app, user, None)

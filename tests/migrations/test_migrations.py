@@ -11,12 +11,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, text
 from sqlalchemy.pool import NullPool
 
+from overnight.models.enums import AtClosing, PlanTier
 from overnight_server.domain.bulk import Action, Progress
 from overnight_server.domain.graphs import Condition, OnUnmet, TriggerCondition
 from overnight_server.domain.pauses import PauseScope
-from overnight_server.domain.plans import OnExhausted, PlanTier
+from overnight_server.domain.plans import OnExhausted
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.domain.windows import AtClosing
 from overnight_server.store import migrate
 from overnight_server.store.db import APP, DISPATCHER, Db, driver_url
 from overnight_server.store.models import Base

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from overnight_server.domain.lifecycle import ALIASES, FINAL, MOVES, STATUS_OF, Actor, Event, State
+from overnight_server.domain.lifecycle import (
+    ALIASES,
+    FINAL,
+    MOVES,
+    STATUS_OF,
+    Actor,
+    LifecycleEvent,
+    State,
+)
 from tests.rules.sources import read
 
 PAGE = read(Path("docs/lifecycle.md"))
@@ -40,11 +48,11 @@ TABLE = {
 def test_the_table_has_every_event_once() -> None:
     listed = [row[0] for row in rows("Event", "From", "To", "Who", "Meaning")]
 
-    assert sorted(listed) == sorted(f"`{event}`" for event in Event)
+    assert sorted(listed) == sorted(f"`{event}`" for event in LifecycleEvent)
 
 
-@pytest.mark.parametrize("event", list(Event))
-def test_the_table_has_each_move_as_the_code_defines_it(event: Event) -> None:
+@pytest.mark.parametrize("event", list(LifecycleEvent))
+def test_the_table_has_each_move_as_the_code_defines_it(event: LifecycleEvent) -> None:
     move = MOVES[event]
     sources, target, who, meaning = TABLE[event]
 

@@ -2,7 +2,7 @@
 
 import ast
 
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 from tests.rules.sources import modules
 
 TABLE = "telemetry.py"
@@ -16,4 +16,4 @@ def test_every_documented_event_is_emitted() -> None:
         if path.name != TABLE and isinstance(node, ast.Attribute)
     }
 
-    assert set(Event.__members__) - used == set()
+    assert set(LogEvent.__members__) - used == set()

@@ -35,6 +35,18 @@ def test_every_module_class_and_public_function_says_what_it_is_for() -> None:
     assert not silent, as_lines(silent)
 
 
+def test_a_class_name_has_one_meaning() -> None:
+    places: dict[str, list[str]] = {}
+    for path, module in modules(*OURS):
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                places.setdefault(node.name, []).append(f"{path}:{node.lineno} {node.name}")
+
+    repeated = [place for same_name in places.values() if len(same_name) > 1 for place in same_name]
+
+    assert not repeated, as_lines(repeated)
+
+
 def test_the_core_asks_postgres_for_the_time_and_never_the_host() -> None:
     clocks = [
         f"{path}:{node.lineno}"

@@ -8,9 +8,10 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import text
 
+from overnight.models.enums import PlanTier
 from overnight_server.domain.claims import Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.plans import PLAN_LIMITS, PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS
 from overnight_server.domain.results import Result
 from overnight_server.gate.claim import ClaimPass, ClaimSettings, claim
 from overnight_server.intake.caps import Caps

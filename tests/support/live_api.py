@@ -9,7 +9,7 @@ from pathlib import Path
 import uvicorn
 
 from overnight_server.api.main import create_app
-from overnight_server.api.server import Server
+from overnight_server.api.server import ApiServer
 from overnight_server.control.keys import issue
 from overnight_server.domain.ids import UserId
 from overnight_server.local.ports import free_port
@@ -25,7 +25,7 @@ class LiveApi:
     """An API process in all but name, and a user's key to it."""
 
     deployment: Deployment
-    server: Server
+    server: ApiServer
     port: int
     user: UserId
     key: str
@@ -49,7 +49,7 @@ def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator
     )
     port = free_port()
     api = create_app(settings)
-    server = Server(
+    server = ApiServer(
         api,
         uvicorn.Config(
             api, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=5

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from uuid import UUID
 
 from overnight_server.domain.billing import boundary, cycle_at
-from overnight_server.domain.claims import Claim, Claimed, Failure
+from overnight_server.domain.claims import Claim, Claimed, FailedRun
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, MOVES, State
 from overnight_server.domain.locks import are_in_conflict
 from overnight_server.domain.plans import PlanLimits
-from overnight_server.domain.results import Died, Expired, Lost, Result, Stopped, TimedOut
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.results import Died, Expired, Lost, Result, StoppedByCancel, TimedOut
+from overnight_server.domain.retry import RetryRules
 from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 
 UPSTREAM_FAILED = "upstream_failed"
@@ -45,7 +45,7 @@ class Task:
     user: UserId
     state: State
     max_attempts: int
-    retry: RetryPolicy
+    retry: RetryRules
     timeout: int | None = None
     capabilities: frozenset[str] = frozenset()
     locks: Sequence[str] = ()
@@ -58,7 +58,7 @@ class Task:
     retry_at: datetime | None = None
     cancel_asked: datetime | None = None
     reason: str | None = None
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[FailedRun] = field(default_factory=list)
     has_open_letter: bool = False
 
     @property
@@ -324,7 +324,7 @@ class Model:
         task.alone = task.alone or verdict.run_alone
         if verdict.spent:
             task.attempts += 1
-            task.failures.append(Failure(agent, verdict.outcome))
+            task.failures.append(FailedRun(agent, verdict.outcome))
         target = MOVES[verdict.event].target
         if task.cancel_asked is not None and target not in FINAL:
             target = State.CANCELLED
@@ -390,7 +390,7 @@ class Model:
         if task.state is State.CLAIMED:
             return Expired()
         if task.cancel_asked is not None:
-            return Stopped()
+            return StoppedByCancel()
         assert task.held is not None
         # A run whose lease ended before its time was lost before it could be late.
         lasted_until = min(task.held.expires_at, self.now)

@@ -17,6 +17,7 @@ from overnight.errors import (
     TaskAlreadyCompleted,
     TaskNotFound,
 )
+from overnight.models.enums import PlanTier
 from overnight_server.control import cancel as cancelling
 from overnight_server.control import dead_letters
 from overnight_server.control.users import change_plan
@@ -25,7 +26,7 @@ from overnight_server.domain.claims import Claim, Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, WAITING, State
 from overnight_server.domain.locks import keys_of
-from overnight_server.domain.plans import PlanLimits, PlanTier
+from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Expired, Result, Returned
 from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
 from overnight_server.intake.new_graph import Edge, NewTask

@@ -10,10 +10,10 @@ from urllib.error import URLError
 from urllib.request import urlopen
 
 from overnight import Client
+from overnight.models.enums import PlanTier
 from overnight_server.control.keys import issue
 from overnight_server.control.users import create_user
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PlanTier
 from overnight_server.local.guarded_program import GuardedProgram, Program
 from overnight_server.local.ports import free_port
 from overnight_server.settings import Settings

@@ -14,8 +14,8 @@ from overnight_server.domain.budgets import (
     check_budget,
     next_cost,
 )
-from overnight_server.domain.claims import Failure
-from overnight_server.domain.retry import Escalation, RetryPolicy
+from overnight_server.domain.claims import FailedRun
+from overnight_server.domain.retry import Escalation, RetryRules
 from overnight_server.domain.verdicts import is_poison
 
 ONE, TWO = Decimal(1), Decimal(2)
@@ -67,8 +67,8 @@ def test_a_run_is_thought_to_cost_its_estimate_within_its_ceiling(
 
 
 def test_an_escalation_applies_once_but_a_dead_letter_always() -> None:
-    telling = RetryPolicy(escalate_after=2)
-    burying = RetryPolicy(escalate_after=2, escalate=Escalation.DEAD_LETTER)
+    telling = RetryRules(escalate_after=2)
+    burying = RetryRules(escalate_after=2, escalate=Escalation.DEAD_LETTER)
 
     assert [telling.escalation(n) for n in (1, 2, 3)] == [None, Escalation.EVENT, None]
     assert [burying.escalation(n) for n in (1, 2, 3)] == [
@@ -76,14 +76,14 @@ def test_an_escalation_applies_once_but_a_dead_letter_always() -> None:
         Escalation.DEAD_LETTER,
         Escalation.DEAD_LETTER,
     ]
-    assert RetryPolicy().escalation(99) is None
+    assert RetryRules().escalation(99) is None
 
 
 def test_poison_is_what_the_policy_calls_so() -> None:
-    failures = [Failure("a", "failed"), Failure("a", "failed")]
+    failures = [FailedRun("a", "failed"), FailedRun("a", "failed")]
 
     assert not is_poison(failures, 2)
-    assert is_poison(failures, 2, RetryPolicy(poison_attempts=2, poison_distinct_agents=1))
+    assert is_poison(failures, 2, RetryRules(poison_attempts=2, poison_distinct_agents=1))
 
 
 def test_a_context_at_its_ceiling_asks_the_handler_to_end() -> None:

@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from overnight_server.cli.terminal import arguments, output, short_ids
-from overnight_server.cli.terminal.failures import Code, Failure, report
+from overnight_server.cli.terminal.failures import Code, CommandFailure, report
 
 ALPHA = "task_01J8K0000000000000000000AA"
 BETA = "task_01J8K0000000000000000000BB"
@@ -76,7 +76,7 @@ def test_a_task_is_found_by_a_unique_beginning_or_ending(given: str) -> None:
 
 
 def test_an_abbreviation_of_two_ids_lists_both() -> None:
-    with pytest.raises(Failure) as caught:
+    with pytest.raises(CommandFailure) as caught:
         short_ids.choose("01J8K", [ALPHA, BETA], among="task")
 
     assert caught.value.code is Code.USAGE
@@ -86,7 +86,7 @@ def test_an_abbreviation_of_two_ids_lists_both() -> None:
 
 @pytest.mark.parametrize("given", ["", "task_", "  "])
 def test_an_empty_id_is_refused(given: str) -> None:
-    with pytest.raises(Failure):
+    with pytest.raises(CommandFailure):
         short_ids.choose(given, [ALPHA], among="task")
 
 
@@ -131,6 +131,6 @@ def test_a_record_leaves_out_fields_without_a_value(
 def test_a_failure_is_printed_as_one_line_and_a_hint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    report(Failure("boom\n  at \x1b[31mline 1", hint="Try again."))
+    report(CommandFailure("boom\n  at \x1b[31mline 1", hint="Try again."))
 
     assert capsys.readouterr().err == "Error: boom at \\x1b[31mline 1\nTry again.\n"

@@ -11,7 +11,7 @@ from overnight_server.domain.lifecycle import (
     STATUS_OF,
     WAITING,
     Actor,
-    Event,
+    LifecycleEvent,
     State,
     Status,
     legal_moves,
@@ -40,20 +40,20 @@ def test_there_are_eleven_states() -> None:
 
 
 def test_every_event_has_exactly_one_move() -> None:
-    assert set(MOVES) == set(Event)
+    assert set(MOVES) == set(LifecycleEvent)
     assert all(move.sources for move in MOVES.values())
 
 
 def test_only_a_revive_leaves_a_final_state() -> None:
     leaving = {event for event, move in MOVES.items() if move.sources & FINAL}
 
-    assert leaving == {Event.REVIVE}
+    assert leaving == {LifecycleEvent.REVIVE}
 
 
 def test_only_an_operator_revives() -> None:
     by_operator = {event for event, move in MOVES.items() if move.by is Actor.OPERATOR}
 
-    assert by_operator == {Event.REVIVE}
+    assert by_operator == {LifecycleEvent.REVIVE}
 
 
 def test_nothing_ever_leaves_completed() -> None:
@@ -69,7 +69,7 @@ def test_failed_is_only_passed_through() -> None:
     passing = {event for event, move in MOVES.items() if move.via is State.FAILED}
 
     assert State.FAILED not in stored
-    assert passing == {Event.RETRY, Event.DEAD_LETTER}
+    assert passing == {LifecycleEvent.RETRY, LifecycleEvent.DEAD_LETTER}
 
 
 def test_every_stored_state_can_be_reached() -> None:
@@ -83,7 +83,7 @@ def test_every_open_state_can_end_in_every_final_one(state: State) -> None:
 
 @pytest.mark.parametrize("state", sorted(OPEN))
 def test_every_open_task_can_be_cancelled_at_once(state: State) -> None:
-    assert state in MOVES[Event.CANCEL].sources
+    assert state in MOVES[LifecycleEvent.CANCEL].sources
 
 
 def test_only_a_claim_makes_a_task_active() -> None:
@@ -91,14 +91,14 @@ def test_only_a_claim_makes_a_task_active() -> None:
         event for event, move in MOVES.items() if move.target in ACTIVE and move.sources - ACTIVE
     }
 
-    assert entering == {Event.CLAIM, Event.TAKE}
+    assert entering == {LifecycleEvent.CLAIM, LifecycleEvent.TAKE}
 
 
 def test_no_active_state_can_be_skipped_on_the_way_to_success() -> None:
-    assert sources(Event.START) == ["claimed"]
-    assert MOVES[Event.TAKE].via is State.CLAIMED
-    assert sources(Event.CHECK) == ["running"]
-    assert sources(Event.COMPLETE) == ["running", "validating"]
+    assert sources(LifecycleEvent.START) == ["claimed"]
+    assert MOVES[LifecycleEvent.TAKE].via is State.CLAIMED
+    assert sources(LifecycleEvent.CHECK) == ["running"]
+    assert sources(LifecycleEvent.COMPLETE) == ["running", "validating"]
 
 
 def test_the_groups_divide_all_states() -> None:
@@ -163,14 +163,14 @@ def test_an_unknown_state_name_is_refused(word: str) -> None:
         states_of(word)
 
 
-@pytest.mark.parametrize("event", list(Event))
-def test_sources_are_the_states_of_the_move(event: Event) -> None:
+@pytest.mark.parametrize("event", list(LifecycleEvent))
+def test_sources_are_the_states_of_the_move(event: LifecycleEvent) -> None:
     assert sources(event) == sorted(state.value for state in MOVES[event].sources)
     assert target(event) == MOVES[event].target.value
 
 
 def test_the_legal_moves_are_all_moves_once() -> None:
-    pairs = [(source, target(event)) for event in Event for source in sources(event)]
+    pairs = [(source, target(event)) for event in LifecycleEvent for source in sources(event)]
 
     assert legal_moves() == sorted(set(pairs))
 

@@ -4,7 +4,8 @@ from itertools import pairwise
 
 import pytest
 
-from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits, PlanTier
+from overnight.models.enums import PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight_server.domain.retry import RetryPolicy, Strategy, delay_seconds
+from overnight_server.domain.retry import RetryRules, Strategy, delay_seconds
 
 CHANCES = st.floats(min_value=0, max_value=1, exclude_max=True)
 ATTEMPTS = st.integers(min_value=1, max_value=10_000)
 POLICIES = st.builds(
-    RetryPolicy,
+    RetryRules,
     strategy=st.sampled_from(Strategy),
     initial_delay_sec=st.none() | st.floats(min_value=0, max_value=86_400),
     backoff_multiplier=st.floats(min_value=1, max_value=100),
@@ -30,7 +30,7 @@ POLICIES = st.builds(
     ],
 )
 def test_the_wait_grows_as_its_strategy_says(strategy: Strategy, waits: list[float]) -> None:
-    policy = RetryPolicy(strategy, jitter=False)
+    policy = RetryRules(strategy, jitter=False)
 
     grown = [delay_seconds(policy, made, 0.5) for made in range(1, len(waits) + 1)]
 
@@ -49,40 +49,40 @@ def test_the_wait_grows_as_its_strategy_says(strategy: Strategy, waits: list[flo
 def test_the_wait_grows_from_what_the_owner_asked_for(
     strategy: Strategy, waits: list[float]
 ) -> None:
-    policy = RetryPolicy(strategy, initial_delay_sec=2, backoff_multiplier=3, jitter=False)
+    policy = RetryRules(strategy, initial_delay_sec=2, backoff_multiplier=3, jitter=False)
 
     assert [delay_seconds(policy, made, 0.0) for made in (1, 2, 3)] == waits
 
 
 @pytest.mark.parametrize(("chance", "wait"), [(0.0, 5.0), (0.25, 7.5), (0.5, 10.0), (0.75, 12.5)])
 def test_jitter_spreads_from_half_to_one_and_a_half(chance: float, wait: float) -> None:
-    assert delay_seconds(RetryPolicy(), 1, chance) == wait
+    assert delay_seconds(RetryRules(), 1, chance) == wait
 
 
 def test_without_jitter_chance_changes_nothing() -> None:
-    policy = RetryPolicy(jitter=False)
+    policy = RetryRules(jitter=False)
 
     assert delay_seconds(policy, 2, 0.0) == delay_seconds(policy, 2, 0.999)
 
 
 @given(POLICIES, ATTEMPTS, CHANCES)
-def test_no_wait_ever_exceeds_the_cap(policy: RetryPolicy, attempts: int, chance: float) -> None:
+def test_no_wait_ever_exceeds_the_cap(policy: RetryRules, attempts: int, chance: float) -> None:
     assert 0 <= delay_seconds(policy, attempts, chance) <= policy.max_delay_sec
 
 
 @given(POLICIES, ATTEMPTS, CHANCES)
 def test_jitter_stays_within_half_of_the_plain_wait(
-    policy: RetryPolicy, attempts: int, chance: float
+    policy: RetryRules, attempts: int, chance: float
 ) -> None:
     uncapped = {**vars(policy), "max_delay_sec": float("inf")}
-    plain = delay_seconds(RetryPolicy(**{**uncapped, "jitter": False}), attempts, chance)
-    spread = delay_seconds(RetryPolicy(**{**uncapped, "jitter": True}), attempts, chance)
+    plain = delay_seconds(RetryRules(**{**uncapped, "jitter": False}), attempts, chance)
+    spread = delay_seconds(RetryRules(**{**uncapped, "jitter": True}), attempts, chance)
 
     assert plain * 0.5 <= spread <= plain * 1.5
 
 
 @given(POLICIES, CHANCES)
-def test_a_further_attempt_never_waits_less(policy: RetryPolicy, chance: float) -> None:
+def test_a_further_attempt_never_waits_less(policy: RetryRules, chance: float) -> None:
     waits = [delay_seconds(policy, attempts, chance) for attempts in range(1, 80)]
 
     assert all(earlier <= later for earlier, later in pairwise(waits))
@@ -90,13 +90,13 @@ def test_a_further_attempt_never_waits_less(policy: RetryPolicy, chance: float) 
 
 @given(st.floats(min_value=0, max_value=0.99))
 def test_more_chance_never_waits_less(chance: float) -> None:
-    policy = RetryPolicy()
+    policy = RetryRules()
 
     assert delay_seconds(policy, 1, chance) <= delay_seconds(policy, 1, chance + 0.005)
 
 
 def test_a_thousand_attempts_do_not_overflow() -> None:
-    policy = RetryPolicy(backoff_multiplier=100.0)
+    policy = RetryRules(backoff_multiplier=100.0)
 
     assert delay_seconds(policy, 1000, 0.5) == 300.0
 
@@ -120,18 +120,18 @@ def test_a_thousand_attempts_do_not_overflow() -> None:
     ],
 )
 def test_the_deployment_policy_retries_what_may_pass(classes: list[str], *, wanted: bool) -> None:
-    assert RetryPolicy().wants(*classes) is wanted
+    assert RetryRules().wants(*classes) is wanted
 
 
 def test_a_refusal_outranks_a_wish() -> None:
-    policy = RetryPolicy(retry_on=("error", "KeyError"), no_retry_on=("KeyError",))
+    policy = RetryRules(retry_on=("error", "KeyError"), no_retry_on=("KeyError",))
 
     assert policy.wants("error", "ValueError")
     assert not policy.wants("error", "KeyError")
 
 
 def test_an_exception_can_be_named_alone() -> None:
-    policy = RetryPolicy(retry_on=("ConnectionError",), no_retry_on=())
+    policy = RetryRules(retry_on=("ConnectionError",), no_retry_on=())
 
     assert policy.wants("error", "ConnectionError")
     assert not policy.wants("error", "ValueError")

@@ -12,7 +12,7 @@ import pytest
 
 from overnight_server import telemetry
 from overnight_server.mask import is_secret_name, mask_text, mask_value
-from overnight_server.telemetry import Event, configure, emit, get
+from overnight_server.telemetry import LogEvent, configure, emit, get
 
 TEN = "2025-01-17T10:00:00Z"
 Speak = Callable[..., Callable[[], list[str]]]
@@ -39,39 +39,39 @@ def speak() -> Iterator[Speak]:
     ("event", "fields", "line"),
     [
         (
-            Event.TASK_ADDED,
+            LogEvent.TASK_ADDED,
             {"source": "scheduler", "queue_id": "queue-abc12345", "depth": 5},
             "INFO queue=task_added queue_id=queue-abc12345 depth=5 source=scheduler",
         ),
         (
-            Event.DISPATCH,
+            LogEvent.DISPATCH,
             {"queue_id": "queue-abc12345", "agent": "https://localhost:9000"},
             "INFO queue=dispatch queue_id=queue-abc12345 agent=https://localhost:9000",
         ),
         (
-            Event.DISPATCH_SUCCESS,
+            LogEvent.DISPATCH_SUCCESS,
             {"queue_id": "queue-abc12345", "task_id": "task-xyz789"},
             "INFO queue=dispatch_success queue_id=queue-abc12345 task_id=task-xyz789",
         ),
         (
-            Event.DISPATCH_FAILED,
+            LogEvent.DISPATCH_FAILED,
             {"queue_id": "queue-def67890", "error": "agent busy", "attempt": "1/3", "final": None},
             'WARN queue=dispatch_failed queue_id=queue-def67890 error="agent busy" attempt=1/3',
         ),
         (
-            Event.DISPATCH_FAILED,
+            LogEvent.DISPATCH_FAILED,
             {"queue_id": "queue-d", "error": "timeout", "attempt": "3/3", "final": True},
             'WARN queue=dispatch_failed queue_id=queue-d error="timeout" attempt=3/3 final=true',
         ),
         (
-            Event.SUBMIT_REJECTED,
+            LogEvent.SUBMIT_REJECTED,
             {"reason": "queue_full", "depth": 50},
             "WARN queue=submit_rejected reason=queue_full depth=50",
         ),
     ],
 )
 def test_an_event_is_written_exactly_as_documented(
-    speak: Speak, event: Event, fields: dict[str, object], line: str
+    speak: Speak, event: LogEvent, fields: dict[str, object], line: str
 ) -> None:
     lines = speak()
 
@@ -103,7 +103,7 @@ def test_an_event_is_written_exactly_as_documented(
 def test_a_value_is_quoted_only_where_it_must_be(speak: Speak, value: object, written: str) -> None:
     lines = speak()
 
-    emit(Event.SUBMIT_REJECTED, reason=value)
+    emit(LogEvent.SUBMIT_REJECTED, reason=value)
 
     assert lines() == [f"{TEN} WARN queue=submit_rejected reason={written}"]
 
@@ -111,7 +111,7 @@ def test_a_value_is_quoted_only_where_it_must_be(speak: Speak, value: object, wr
 def test_undeclared_fields_follow_the_declared_ones(speak: Speak) -> None:
     lines = speak()
 
-    emit(Event.SUBMIT_REJECTED, user_id="u1", depth=1, reason="full")
+    emit(LogEvent.SUBMIT_REJECTED, user_id="u1", depth=1, reason="full")
 
     assert lines() == [f"{TEN} WARN queue=submit_rejected reason=full depth=1 user_id=u1"]
 
@@ -119,7 +119,7 @@ def test_undeclared_fields_follow_the_declared_ones(speak: Speak) -> None:
 def test_json_lines_carry_the_same_keys_and_the_role(speak: Speak) -> None:
     lines = speak("json", role="dispatcher")
 
-    emit(Event.DISPATCH_FAILED, queue_id="q", error="timeout", attempt="3/3", final=True)
+    emit(LogEvent.DISPATCH_FAILED, queue_id="q", error="timeout", attempt="3/3", final=True)
 
     assert json.loads(lines()[0]) == {
         "ts": TEN,
@@ -172,7 +172,7 @@ def test_configuring_twice_writes_each_line_once(speak: Speak) -> None:
     first = speak()
     second = speak()
 
-    emit(Event.BROKER_BACK, seconds=3)
+    emit(LogEvent.BROKER_BACK, seconds=3)
 
     assert first() == []
     assert second() == [f"{TEN} INFO queue=broker_back seconds=3"]
@@ -202,7 +202,7 @@ def test_a_logger_binds_fields(speak: Speak) -> None:
 def test_lines_are_formatted_and_masked_before_logging_is_configured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    emit(Event.STALE_RESULT, queue_id="q", epoch=2, token="abc")
+    emit(LogEvent.STALE_RESULT, queue_id="q", epoch=2, token="abc")
 
     [record] = caplog.records
     assert re.fullmatch(
@@ -285,7 +285,7 @@ def test_data_that_a_database_error_quotes_is_not_logged(said: str, shown: str) 
 def test_an_exception_given_as_a_field_shows_no_password(speak: Speak) -> None:
     lines = speak()
 
-    emit(Event.SWEEP_FAILED, sweep="reap", error=OSError("redis://app:hunter2@cache:6379/0"))
+    emit(LogEvent.SWEEP_FAILED, sweep="reap", error=OSError("redis://app:hunter2@cache:6379/0"))
 
     assert "redis://app:***@cache:6379/0" in lines()[-1]
 
@@ -299,8 +299,8 @@ def test_secrets_are_masked_at_any_depth() -> None:
     }
 
 
-@pytest.mark.parametrize("event", Event)
-def test_every_event_has_a_level_and_a_meaning(event: Event) -> None:
+@pytest.mark.parametrize("event", LogEvent)
+def test_every_event_has_a_level_and_a_meaning(event: LogEvent) -> None:
     assert event.level in {logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR}
     assert event.meaning.endswith(".")
     assert len(set(event.fields)) == len(event.fields)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight_server.domain.claims import Failure
-from overnight_server.domain.lifecycle import MOVES, Event, State
+from overnight_server.domain.claims import FailedRun
+from overnight_server.domain.lifecycle import MOVES, LifecycleEvent, State
 from overnight_server.domain.results import (
     Deferred,
     Died,
@@ -19,16 +19,16 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
-    Suspended,
+    StoppedByBudget,
+    StoppedByCancel,
     TimedOut,
     WaitingForTasks,
 )
-from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
+from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.domain.verdicts import TaskHistory, Verdict, is_poison, judge
 
 # Ten seconds after the first run, and no chance about it.
-PLAIN = RetryPolicy(Strategy.FIXED, jitter=False)
+PLAIN = RetryRules(Strategy.FIXED, jitter=False)
 FIRST_OF_THREE = TaskHistory(attempts=0, max_attempts=3, retry=PLAIN, agent="a")
 LAST_OF_THREE = replace(FIRST_OF_THREE, attempts=2)
 
@@ -53,23 +53,23 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
     "returned": (
         FIRST_OF_THREE,
         Returned({"hello": "world"}),
-        Verdict(Event.COMPLETE, "completed"),
+        Verdict(LifecycleEvent.COMPLETE, "completed"),
     ),
     "returned on the last attempt": (
         LAST_OF_THREE,
         Returned(),
-        Verdict(Event.COMPLETE, "completed"),
+        Verdict(LifecycleEvent.COMPLETE, "completed"),
     ),
     "raised": (
         FIRST_OF_THREE,
         RAISED,
-        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+        Verdict(LifecycleEvent.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
     ),
     "raised, with a rule to tell of it": (
         TELLS,
         RAISED,
         Verdict(
-            Event.RETRY,
+            LifecycleEvent.RETRY,
             "failed",
             "error",
             "it broke",
@@ -80,13 +80,13 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
     "raised, and told of before": (
         replace(TELLS, attempts=1),
         RAISED,
-        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+        Verdict(LifecycleEvent.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
     ),
     "raised, with a rule to hurry": (
         LIFTS,
         RAISED,
         Verdict(
-            Event.RETRY,
+            LifecycleEvent.RETRY,
             "failed",
             "error",
             "it broke",
@@ -98,138 +98,152 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
         BURIES,
         RAISED,
         Verdict(
-            Event.DEAD_LETTER, "failed", "error", "it broke", escalation=Escalation.DEAD_LETTER
+            LifecycleEvent.DEAD_LETTER,
+            "failed",
+            "error",
+            "it broke",
+            escalation=Escalation.DEAD_LETTER,
         ),
     ),
     "ran into a budget": (
         FIRST_OF_THREE,
-        Suspended("$1 of $1"),
-        Verdict(Event.SUSPEND, "suspended", "budget_exceeded", "$1 of $1", spent=False),
+        StoppedByBudget("$1 of $1"),
+        Verdict(LifecycleEvent.SUSPEND, "suspended", "budget_exceeded", "$1 of $1", spent=False),
     ),
     "waits for others": (
         LAST_OF_THREE,
         WaitingForTasks((UUID(int=1),)),
-        Verdict(Event.SUSPEND, "suspended", spent=False),
+        Verdict(LifecycleEvent.SUSPEND, "suspended", spent=False),
     ),
     "raised on the last attempt": (
         LAST_OF_THREE,
         RAISED,
-        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "raised what the policy never retries": (
         FIRST_OF_THREE,
         REFUSED,
-        Verdict(Event.DEAD_LETTER, "failed", "auth_failure", "no such key"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "failed", "auth_failure", "no such key"),
     ),
     "raised what the policy does not know": (
         FIRST_OF_THREE,
         replace(RAISED, error_class="no_handler"),
-        Verdict(Event.DEAD_LETTER, "failed", "no_handler", "it broke"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "failed", "no_handler", "it broke"),
     ),
     "raised an exception the policy names": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("ValueError",))),
         RAISED,
-        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
+        Verdict(LifecycleEvent.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
     ),
     "raised an exception the policy refuses": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, no_retry_on=("ValueError",))),
         RAISED,
-        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "asked for a retry against the policy": (
         FIRST_OF_THREE,
         replace(REFUSED, retryable=True),
-        Verdict(Event.RETRY, "failed", "auth_failure", "no such key", wait_seconds=10.0),
+        Verdict(LifecycleEvent.RETRY, "failed", "auth_failure", "no such key", wait_seconds=10.0),
     ),
     "asked for a retry at its own time": (
         FIRST_OF_THREE,
         replace(RAISED, retryable=True, wait_seconds=77.0),
-        Verdict(Event.RETRY, "failed", "error", "it broke", wait_seconds=77.0),
+        Verdict(LifecycleEvent.RETRY, "failed", "error", "it broke", wait_seconds=77.0),
     ),
     "asked for a retry without attempts left": (
         LAST_OF_THREE,
         replace(RAISED, retryable=True),
-        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "gave up for good": (
         FIRST_OF_THREE,
         replace(RAISED, retryable=False),
-        Verdict(Event.DEAD_LETTER, "failed", "error", "it broke"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "failed", "error", "it broke"),
     ),
     "timed out": (
         FIRST_OF_THREE,
         TimedOut(by_plan=False),
-        Verdict(Event.RETRY, "timeout", "timeout", "Timeout", wait_seconds=10.0),
+        Verdict(LifecycleEvent.RETRY, "timeout", "timeout", "Timeout", wait_seconds=10.0),
     ),
     "timed out on the last attempt": (
         LAST_OF_THREE,
         TimedOut(by_plan=False),
-        Verdict(Event.DEAD_LETTER, "timeout", "timeout", "Timeout"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "timeout", "timeout", "Timeout"),
     ),
     "timed out when the policy does not retry that": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("error",))),
         TimedOut(by_plan=False),
-        Verdict(Event.DEAD_LETTER, "timeout", "timeout", "Timeout"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "timeout", "timeout", "Timeout"),
     ),
     "timed out by the plan": (
         FIRST_OF_THREE,
         TimedOut(by_plan=True),
-        Verdict(Event.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout"),
     ),
     "stopped": (
         FIRST_OF_THREE,
-        Stopped(),
-        Verdict(Event.CANCEL, "cancelled", "cancelled"),
+        StoppedByCancel(),
+        Verdict(LifecycleEvent.CANCEL, "cancelled", "cancelled"),
     ),
     "interrupted": (
         FIRST_OF_THREE,
         Interrupted(),
-        Verdict(Event.HAND_BACK, "interrupted", message="shutdown", spent=False, billed=False),
+        Verdict(
+            LifecycleEvent.HAND_BACK, "interrupted", message="shutdown", spent=False, billed=False
+        ),
     ),
     "interrupted on the last attempt": (
         LAST_OF_THREE,
         Interrupted("deploy"),
-        Verdict(Event.HAND_BACK, "interrupted", message="deploy", spent=False, billed=False),
+        Verdict(
+            LifecycleEvent.HAND_BACK, "interrupted", message="deploy", spent=False, billed=False
+        ),
     ),
     "deferred": (
         FIRST_OF_THREE,
         Deferred(120.0),
-        Verdict(Event.RETRY, "deferred", "rate_limit", wait_seconds=120.0, spent=False),
+        Verdict(LifecycleEvent.RETRY, "deferred", "rate_limit", wait_seconds=120.0, spent=False),
     ),
     "deferred on the last attempt": (
         LAST_OF_THREE,
         Deferred(5.0, "busy"),
-        Verdict(Event.RETRY, "deferred", "busy", wait_seconds=5.0, spent=False),
+        Verdict(LifecycleEvent.RETRY, "deferred", "busy", wait_seconds=5.0, spent=False),
     ),
     "never started": (
         LAST_OF_THREE,
         Expired(),
-        Verdict(Event.HAND_BACK, "expired", message="claim_expired", spent=False, billed=False),
+        Verdict(
+            LifecycleEvent.HAND_BACK, "expired", message="claim_expired", spent=False, billed=False
+        ),
     ),
     "died": (
         FIRST_OF_THREE,
         Died(),
-        Verdict(Event.RETRY, "crash", "crash", "the run died under a live worker"),
+        Verdict(LifecycleEvent.RETRY, "crash", "crash", "the run died under a live worker"),
     ),
     "died on the last attempt": (
         LAST_OF_THREE,
         Died(),
-        Verdict(Event.DEAD_LETTER, "crash", "crash", "the run died under a live worker"),
+        Verdict(LifecycleEvent.DEAD_LETTER, "crash", "crash", "the run died under a live worker"),
     ),
     "lost": (
         FIRST_OF_THREE,
         Lost(),
-        Verdict(Event.RETRY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+        Verdict(LifecycleEvent.RETRY, "worker_lost", "crash", "heartbeat_timeout", billed=False),
     ),
     "lost on the last attempt": (
         LAST_OF_THREE,
         Lost(),
-        Verdict(Event.DEAD_LETTER, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+        Verdict(
+            LifecycleEvent.DEAD_LETTER, "worker_lost", "crash", "heartbeat_timeout", billed=False
+        ),
     ),
     "lost when the policy does not retry crashes": (
         replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("error",))),
         Lost(),
-        Verdict(Event.DEAD_LETTER, "worker_lost", "crash", "heartbeat_timeout", billed=False),
+        Verdict(
+            LifecycleEvent.DEAD_LETTER, "worker_lost", "crash", "heartbeat_timeout", billed=False
+        ),
     ),
 }
 
@@ -243,7 +257,7 @@ RESULTS = st.one_of(
         wait_seconds=st.none() | st.floats(min_value=0, max_value=3600),
     ),
     st.builds(TimedOut, by_plan=st.booleans()),
-    st.builds(Stopped),
+    st.builds(StoppedByCancel),
     st.builds(Interrupted),
     st.builds(Deferred, wait_seconds=st.floats(min_value=0, max_value=3600)),
     st.builds(Expired),
@@ -255,10 +269,10 @@ STANDINGS = st.builds(
     TaskHistory,
     attempts=st.integers(min_value=0, max_value=6),
     max_attempts=st.integers(min_value=1, max_value=6),
-    retry=st.builds(RetryPolicy, strategy=st.sampled_from(Strategy), jitter=st.booleans()),
+    retry=st.builds(RetryRules, strategy=st.sampled_from(Strategy), jitter=st.booleans()),
     agent=st.sampled_from("abc"),
     failures=st.lists(
-        st.builds(Failure, agent=st.sampled_from("abc"), outcome=st.sampled_from(SPENT_OUTCOMES)),
+        st.builds(FailedRun, agent=st.sampled_from("abc"), outcome=st.sampled_from(SPENT_OUTCOMES)),
         max_size=5,
     ).map(tuple),
 )
@@ -291,7 +305,7 @@ def test_a_spent_attempt_is_retried_only_within_the_limit(
 ) -> None:
     verdict = judge(standing, result, chance)
 
-    if verdict.event is Event.RETRY and verdict.spent:
+    if verdict.event is LifecycleEvent.RETRY and verdict.spent:
         assert standing.attempts + 1 < standing.max_attempts
 
 
@@ -319,19 +333,19 @@ def test_a_poisoned_task_is_always_dead_lettered(
 ) -> None:
     verdict = judge(standing, result, chance)
 
-    assert not verdict.poison or verdict.event is Event.DEAD_LETTER
+    assert not verdict.poison or verdict.event is LifecycleEvent.DEAD_LETTER
 
 
 @given(STANDINGS, RESULTS, CHANCES)
 def test_every_burial_gives_a_reason(standing: TaskHistory, result: Result, chance: float) -> None:
     verdict = judge(standing, result, chance)
 
-    assert verdict.event is not Event.DEAD_LETTER or (verdict.reason and verdict.message)
+    assert verdict.event is not LifecycleEvent.DEAD_LETTER or (verdict.reason and verdict.message)
 
 
 @pytest.mark.parametrize("result", [Died(), Lost()])
 def test_the_first_crash_is_retried_at_once(result: Result) -> None:
-    after_a_failure = replace(FIRST_OF_THREE, attempts=1, failures=[Failure("a", "failed")])
+    after_a_failure = replace(FIRST_OF_THREE, attempts=1, failures=[FailedRun("a", "failed")])
 
     assert judge(FIRST_OF_THREE, result, 0.5).wait_seconds == 0.0
     assert judge(after_a_failure, result, 0.5).wait_seconds == 0.0
@@ -340,16 +354,16 @@ def test_the_first_crash_is_retried_at_once(result: Result) -> None:
 @pytest.mark.parametrize("result", [Died(), Lost()])
 @pytest.mark.parametrize("earlier", ["crash", "worker_lost"])
 def test_a_second_crash_waits_as_the_policy_says(result: Result, earlier: str) -> None:
-    again = replace(FIRST_OF_THREE, attempts=1, failures=[Failure("a", earlier)])
+    again = replace(FIRST_OF_THREE, attempts=1, failures=[FailedRun("a", earlier)])
 
     verdict = judge(again, result, 0.5)
 
-    assert verdict.event is Event.RETRY
+    assert verdict.event is LifecycleEvent.RETRY
     assert verdict.wait_seconds == 10.0
 
 
 def test_the_wait_grows_with_the_attempts_made() -> None:
-    growing = replace(FIRST_OF_THREE, retry=RetryPolicy(jitter=False), max_attempts=9)
+    growing = replace(FIRST_OF_THREE, retry=RetryRules(jitter=False), max_attempts=9)
 
     waits = [judge(replace(growing, attempts=made), RAISED, 0.5).wait_seconds for made in range(4)]
 
@@ -357,7 +371,7 @@ def test_the_wait_grows_with_the_attempts_made() -> None:
 
 
 def test_chance_spreads_the_wait() -> None:
-    spread = replace(FIRST_OF_THREE, retry=RetryPolicy(Strategy.FIXED))
+    spread = replace(FIRST_OF_THREE, retry=RetryRules(Strategy.FIXED))
 
     waits = [judge(spread, RAISED, chance).wait_seconds for chance in (0.0, 0.5)]
 
@@ -371,9 +385,9 @@ def test_a_wait_the_handler_asked_for_may_exceed_the_cap() -> None:
     assert judge(capped, asked, 0.5).wait_seconds == 3600.0
 
 
-def failures(*told: str) -> list[Failure]:
+def failures(*told: str) -> list[FailedRun]:
     """Earlier failures, each written as `agent outcome`."""
-    return [Failure(*one.split()) for one in told]
+    return [FailedRun(*one.split()) for one in told]
 
 
 @pytest.mark.parametrize(
@@ -415,7 +429,7 @@ def test_a_second_suicide_on_another_worker_ends_the_task_early() -> None:
 
     verdict = judge(standing, Died(), 0.5)
 
-    assert verdict.event is Event.DEAD_LETTER
+    assert verdict.event is LifecycleEvent.DEAD_LETTER
     assert verdict.poison
     assert verdict.reason == "crash"
 
@@ -425,7 +439,7 @@ def test_a_second_suicide_on_the_same_worker_is_tried_elsewhere() -> None:
 
     verdict = judge(standing, Died(), 0.5)
 
-    assert verdict.event is Event.RETRY
+    assert verdict.event is LifecycleEvent.RETRY
     assert not verdict.poison
 
 
@@ -433,12 +447,12 @@ def test_a_second_suicide_on_the_same_worker_is_tried_elsewhere() -> None:
 def test_a_worker_killed_from_outside_does_not_count_towards_poison(
     earlier: list[str], last: str
 ) -> None:
-    lost = [Failure(agent, "worker_lost") for agent in earlier]
+    lost = [FailedRun(agent, "worker_lost") for agent in earlier]
     standing = TaskHistory(len(lost), max_attempts=99, retry=PLAIN, agent=last, failures=lost)
 
     verdict = judge(standing, Lost(), 0.5)
 
-    assert verdict.event is Event.RETRY
+    assert verdict.event is LifecycleEvent.RETRY
     assert not verdict.poison
 
 
@@ -447,7 +461,7 @@ def test_a_task_that_fails_on_all_workers_is_dead_lettered_as_poison() -> None:
 
     verdict = judge(standing, RAISED, 0.5)
 
-    assert verdict.event is Event.DEAD_LETTER
+    assert verdict.event is LifecycleEvent.DEAD_LETTER
     assert verdict.poison
 
 
@@ -456,7 +470,7 @@ def test_poison_ends_a_task_that_has_attempts_left() -> None:
         2, max_attempts=10, retry=PLAIN, agent="a", failures=failures("a failed", "b failed")
     )
 
-    assert judge(standing, RAISED, 0.5).event is Event.DEAD_LETTER
+    assert judge(standing, RAISED, 0.5).event is LifecycleEvent.DEAD_LETTER
 
 
 def test_one_flaky_worker_does_not_condemn_a_task() -> None:
@@ -464,4 +478,4 @@ def test_one_flaky_worker_does_not_condemn_a_task() -> None:
         4, max_attempts=10, retry=PLAIN, agent="a", failures=failures(*["a failed"] * 4)
     )
 
-    assert judge(standing, RAISED, 0.5).event is Event.RETRY
+    assert judge(standing, RAISED, 0.5).event is LifecycleEvent.RETRY

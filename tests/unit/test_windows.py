@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overnight.errors import InvalidRequest
+from overnight.models.enums import AtClosing
 from overnight_server.domain.windows import (
-    AtClosing,
-    Window,
+    NightWindow,
     instant_of,
     is_zone,
     parse_window,
@@ -19,7 +19,7 @@ from overnight_server.domain.windows import (
 )
 from tests.support.profiles import examples
 
-BERLIN = Window("Europe/Berlin", time(22), time(6))
+BERLIN = NightWindow("Europe/Berlin", time(22), time(6))
 MINUTE = timedelta(minutes=1)
 # Half an hour of summer time, a jump at midnight, a minute past it, a day that was skipped whole,
 # a year with four changes, and two that have none.
@@ -35,7 +35,7 @@ ZONES = [
     "UTC",
 ]
 WALLS = st.times().map(lambda at: at.replace(second=0, microsecond=0))
-WINDOWS = st.builds(Window, st.sampled_from(ZONES), WALLS, WALLS).filter(
+WINDOWS = st.builds(NightWindow, st.sampled_from(ZONES), WALLS, WALLS).filter(
     lambda window: window.opens != window.closes
 )
 INSTANTS = st.datetimes(
@@ -63,7 +63,7 @@ def test_a_night_spans_midnight() -> None:
 
 
 def test_a_window_may_lie_within_one_day() -> None:
-    lunch = Window("Asia/Kathmandu", time(12), time(13, 30))
+    lunch = NightWindow("Asia/Kathmandu", time(12), time(13, 30))
 
     state = window_state(lunch, at("2026-07-01T12:15+05:45"))
 
@@ -87,7 +87,7 @@ def test_a_night_is_as_long_as_the_clocks_make_it(evening: str, length: int) -> 
     [("2026-07-01", 24 * 60), ("2027-03-27", 23 * 60), ("2026-10-24", 25 * 60)],
 )
 def test_a_window_of_nearly_a_day_has_23_or_25_hours(noon: str, minutes: int) -> None:
-    nearly_always = Window("Europe/Berlin", time(12), time(11, 59))
+    nearly_always = NightWindow("Europe/Berlin", time(12), time(11, 59))
 
     state = window_state(nearly_always, at(f"{noon}T20:00+00:00"))
 
@@ -97,8 +97,8 @@ def test_a_window_of_nearly_a_day_has_23_or_25_hours(noon: str, minutes: int) ->
 def test_a_time_that_is_skipped_counts_when_the_clocks_jump() -> None:
     jump = at("2027-03-28T01:00+00:00")
 
-    opening = window_state(Window("Europe/Berlin", time(2, 30), time(5)), jump - MINUTE)
-    closing = window_state(Window("Europe/Berlin", time(22), time(2, 30)), jump - MINUTE)
+    opening = window_state(NightWindow("Europe/Berlin", time(2, 30), time(5)), jump - MINUTE)
+    closing = window_state(NightWindow("Europe/Berlin", time(22), time(2, 30)), jump - MINUTE)
 
     assert opening.opens_at == jump
     assert closing.closes_at == jump
@@ -107,9 +107,11 @@ def test_a_time_that_is_skipped_counts_when_the_clocks_jump() -> None:
 def test_a_time_that_comes_twice_counts_the_first_time() -> None:
     first = at("2026-10-25T00:30+00:00")
 
-    opening = window_state(Window("Europe/Berlin", time(2, 30), time(5)), first - MINUTE)
-    closing = window_state(Window("Europe/Berlin", time(22), time(2, 30)), first - MINUTE)
-    later = window_state(Window("Europe/Berlin", time(22), time(2, 30)), first + timedelta(hours=1))
+    opening = window_state(NightWindow("Europe/Berlin", time(2, 30), time(5)), first - MINUTE)
+    closing = window_state(NightWindow("Europe/Berlin", time(22), time(2, 30)), first - MINUTE)
+    later = window_state(
+        NightWindow("Europe/Berlin", time(22), time(2, 30)), first + timedelta(hours=1)
+    )
 
     assert opening.opens_at == first
     assert closing.closes_at == first
@@ -117,7 +119,7 @@ def test_a_time_that_comes_twice_counts_the_first_time() -> None:
 
 
 def test_a_night_that_is_skipped_altogether_is_none() -> None:
-    within_the_jump = Window("Europe/Berlin", time(2, 10), time(2, 50))
+    within_the_jump = NightWindow("Europe/Berlin", time(2, 10), time(2, 50))
 
     state = window_state(within_the_jump, at("2027-03-28T00:00+00:00"))
 
@@ -125,7 +127,7 @@ def test_a_night_that_is_skipped_altogether_is_none() -> None:
 
 
 def test_a_day_that_a_zone_skipped_is_no_trouble() -> None:
-    samoa = Window("Pacific/Apia", time(22), time(6))
+    samoa = NightWindow("Pacific/Apia", time(22), time(6))
 
     before = window_state(samoa, at("2011-12-30T09:59:59+00:00"))
     after = window_state(samoa, at("2011-12-30T10:00:00+00:00"))
@@ -135,7 +137,7 @@ def test_a_day_that_a_zone_skipped_is_no_trouble() -> None:
 
 
 @given(WINDOWS, INSTANTS)
-def test_the_state_of_a_window_is_consistent(window: Window, instant: datetime) -> None:
+def test_the_state_of_a_window_is_consistent(window: NightWindow, instant: datetime) -> None:
     state = window_state(window, instant)
 
     assert state.opens_at < state.closes_at
@@ -146,7 +148,7 @@ def test_the_state_of_a_window_is_consistent(window: Window, instant: datetime) 
 
 
 @given(WINDOWS, INSTANTS)
-def test_nights_follow_each_other_without_overlap(window: Window, instant: datetime) -> None:
+def test_nights_follow_each_other_without_overlap(window: NightWindow, instant: datetime) -> None:
     state = window_state(window, instant)
     last = window_state(window, state.closes_at)
 
@@ -196,7 +198,7 @@ def test_each_minute_of_a_clock_change_is_open_by_the_wall_clock(
 ) -> None:
     if opens == closes:
         return
-    window = Window(name, opens, closes)
+    window = NightWindow(name, opens, closes)
     # Eleven-minute steps meet every hour at another minute, and keep the test quick.
     for instant, wall in _watched(name, day)[::11]:
         assert window_state(window, instant).is_open == _is_night(window, wall), instant
@@ -216,7 +218,7 @@ def _watched(name: str, day: str) -> list[tuple[datetime, datetime]]:
     return watched
 
 
-def _is_night(window: Window, wall: datetime) -> bool:
+def _is_night(window: NightWindow, wall: datetime) -> bool:
     if window.opens < window.closes:
         return window.opens <= wall.time() < window.closes
     return wall.time() >= window.opens or wall.time() < window.closes
@@ -225,7 +227,7 @@ def _is_night(window: Window, wall: datetime) -> bool:
 def test_a_window_is_parsed() -> None:
     window = parse_window("Europe/Berlin", "22:00", "06:30", "stop")
 
-    assert window == Window("Europe/Berlin", time(22), time(6, 30), AtClosing.STOP)
+    assert window == NightWindow("Europe/Berlin", time(22), time(6, 30), AtClosing.STOP)
     assert str(window) == "22:00-06:30 Europe/Berlin"
 
 

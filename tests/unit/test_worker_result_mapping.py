@@ -21,10 +21,10 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
+    StoppedByCancel,
     TimedOut,
 )
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 from overnight_worker.result_mapping import missing_handler_result, result_of
 from overnight_worker.runners.python import RunContext
 from overnight_worker.stop_policy import StopReason
@@ -39,7 +39,7 @@ RUN = Run(
     spec={},
     attempts=0,
     max_attempts=3,
-    retry=RetryPolicy(),
+    retry=RetryRules(),
     granted_seconds=60,
     plan_limited=False,
 )
@@ -66,8 +66,8 @@ def raised_by(error: BaseException, reason: StopReason | None = None) -> Outcome
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
-        (Cancel("enough"), Stopped()),
-        (HandlerMustStop("cancelled"), Stopped()),
+        (Cancel("enough"), StoppedByCancel()),
+        (HandlerMustStop("cancelled"), StoppedByCancel()),
         (HandlerMustStop("lost"), None),
         (Snooze(30), Deferred(30.0, "snooze")),
         (RateLimited(60), Deferred(60.0, "rate_limit")),
@@ -226,7 +226,7 @@ def test_an_escaped_backslash_before_u0000_is_not_a_nul_character() -> None:
 @pytest.mark.parametrize(
     ("reason", "after_output", "after_error"),
     [
-        (StopReason.CANCELLED, Stopped(), Stopped()),
+        (StopReason.CANCELLED, StoppedByCancel(), StoppedByCancel()),
         (StopReason.TIMEOUT, TimedOut(by_plan=False), TimedOut(by_plan=False)),
         (StopReason.SHUTDOWN, Returned("done"), Interrupted("shutdown")),
         (StopReason.WINDOW, Returned("done"), Interrupted("window_closed")),

@@ -14,7 +14,7 @@ from overnight_server import telemetry
 from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE, celery_settings
 from overnight_server.fault_points import arm, fault
 from overnight_server.settings import current
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker import shutdown
 from overnight_worker.beat_schedule import BEAT_SCHEDULE
 from overnight_worker.celery_logging import configure_celery_loggers
@@ -73,7 +73,7 @@ def on_beat_init(sender: Service, **_: object) -> None:
 
 def report_started(**_: object) -> None:
     """Log that this process is ready."""
-    emit(Event.SERVICE_STARTED, role=role_of(sys.argv), pid=os.getpid())
+    emit(LogEvent.SERVICE_STARTED, role=role_of(sys.argv), pid=os.getpid())
 
 
 @signals.before_task_publish.connect

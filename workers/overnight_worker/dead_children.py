@@ -10,7 +10,7 @@ from overnight_server.fault_points import fault
 from overnight_server.maintenance.reap import settle_runs_of_dead_process
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.claim_registry import CLAIM_REGISTRY, ClaimRegistry, OrphanedClaims
 from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.shutdown import SHUTDOWN_FLAG
@@ -71,7 +71,7 @@ class DeadChildren:
                 db, orphaned.claims, handling=orphaned.in_handler, taken_away=taken_away
             )
         except SQLAlchemyError as error:
-            emit(Event.DATABASE_UNREACHABLE, error=error)
+            emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         else:
             self._unsettled.remove(death)
 

@@ -16,7 +16,7 @@ from overnight_server.domain.results import Result, WaitingForTasks
 from overnight_server.fault_points import fault
 from overnight_server.outcome.start import start_all
 from overnight_server.store.db import DatabaseUnreachable
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
 from overnight_worker.claim_registry import CLAIM_REGISTRY
@@ -91,13 +91,13 @@ def start(resources: WorkerResources, claims: Sequence[Claim]) -> list[Run]:
     try:
         runs = start_all(resources.db, claims, holder=WORKER_ID, lease=_lease(resources))
     except (DatabaseUnreachable, SQLAlchemyError) as error:
-        emit(Event.DATABASE_UNREACHABLE, error=error)
+        emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         give_up_by(resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
         return []
     started = {run.claim.task_id for run in runs}
     for claim in claims:
         if claim.task_id not in started:
-            emit(Event.STALE_MESSAGE, **_log_fields(claim), worker=WORKER_ID)
+            emit(LogEvent.STALE_MESSAGE, **_log_fields(claim), worker=WORKER_ID)
     return report_started(runs)
 
 
@@ -105,7 +105,7 @@ def report_started(runs: list[Run]) -> list[Run]:
     """Log the start of each run, and return the runs."""
     for run in runs:
         emit(
-            Event.TASK_STARTED,
+            LogEvent.TASK_STARTED,
             **_log_fields(run.claim),
             worker=WORKER_ID,
             user_id=run.user_id,
@@ -140,7 +140,7 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
         return stopped_result(run, StopReason.SHUTDOWN)
     handler = registered().get(run.type)
     if handler is None:
-        emit(Event.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
+        emit(LogEvent.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
         return missing_handler_result(run, tuple(sorted(registered())))
     started_at = time.monotonic()
     fault("execute.before_handler")

@@ -27,7 +27,7 @@ from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from overnight_server.store.db import DatabaseUnreachable, Db
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.wake import WakeUpListener
 from overnight_worker.bundle import Bundle
 from overnight_worker.claim_registry import CLAIM_REGISTRY
@@ -191,7 +191,7 @@ class Lease:
             if answer in STOP_REASONS:
                 active.stop_policy.request_stop(STOP_REASONS[answer], time.monotonic())
             if answer is HeartbeatAnswer.LOST:
-                emit(Event.RUN_LOST, **active.log_fields, worker=WORKER_ID)
+                emit(LogEvent.RUN_LOST, **active.log_fields, worker=WORKER_ID)
                 continue
             active.stop_policy.confirm_lease(sent_at)
             if active is self._current:
@@ -264,7 +264,7 @@ class Lease:
             for claim in active.bundle.unrecorded_claims:
                 heartbeat(self._db, claim, lease=self._lease)
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            emit(Event.HEARTBEAT_FAILED, **active.log_fields, error=error)
+            emit(LogEvent.HEARTBEAT_FAILED, **active.log_fields, error=error)
             return False
         return True
 
@@ -282,7 +282,7 @@ class Lease:
             )
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             context.restore_progress(progress)
-            emit(Event.HEARTBEAT_FAILED, **active.log_fields, error=error)
+            emit(LogEvent.HEARTBEAT_FAILED, **active.log_fields, error=error)
             return False
         context.reported_usd = spent_usd
         self._answers.put((active, sent_at, answer))
@@ -291,7 +291,7 @@ class Lease:
     def _end_by_force(self, active: ActiveRun, reason: StopReason) -> None:
         # First of all, because the watchdog may act at any moment.
         CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY)
-        emit(Event.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
+        emit(LogEvent.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
         fault("lease.before_force")
         _kill_child_processes()
         recording = Thread(target=self._record_forced_end, args=(active, reason), daemon=True)

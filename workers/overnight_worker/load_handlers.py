@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from overnight.handlers.registry import registered
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker import working_directory
 
 DEMO: Final = "overnight_worker.demo_handlers"
@@ -30,7 +30,7 @@ def load_handlers(modules: Iterable[str]) -> tuple[str, ...]:
     for module in all_modules:
         _import(module)
     types = tuple(sorted(registered()))
-    emit(Event.HANDLERS_LOADED, modules=all_modules, types=types)
+    emit(LogEvent.HANDLERS_LOADED, modules=all_modules, types=types)
     return types
 
 

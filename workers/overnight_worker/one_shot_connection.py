@@ -10,7 +10,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.resources import database_url
 
 # The main loop stands still meanwhile.
@@ -29,7 +29,7 @@ def with_connection(settings: Settings, work: Callable[[Db], object]) -> bool:
     try:
         work(db)
     except (DatabaseUnreachable, SQLAlchemyError) as error:
-        emit(Event.DATABASE_UNREACHABLE, error=error)
+        emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         return False
     finally:
         db.close()

@@ -14,7 +14,7 @@ from overnight_server.fault_points import fault
 from overnight_server.outcome.presence import WorkerCard, beat, join, leave
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
@@ -85,7 +85,7 @@ class Presence(StartStopStep):
             timer.cancel()
         fault("presence.before_leave")
         if with_connection(self._settings, lambda db: leave(db, WORKER_ID)):
-            emit(Event.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
+            emit(LogEvent.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
 
     def send_heartbeat(self) -> None:
         """Send the worker's heartbeat, and start or stop draining as its row says."""
@@ -115,7 +115,7 @@ class Presence(StartStopStep):
             self._worker.consumer.add_task_queue(queue)
         self._is_draining = is_draining
         fields = {"worker": WORKER_ID, "pool": self._card.pool, "slots": self._card.slots}
-        emit(Event.WORKER_DRAINING if is_draining else Event.WORKER_JOINED, **fields)
+        emit(LogEvent.WORKER_DRAINING if is_draining else LogEvent.WORKER_JOINED, **fields)
 
 
 def beat_or_join(db: Db, card: WorkerCard, *, liveness: timedelta) -> str:
@@ -125,7 +125,7 @@ def beat_or_join(db: Db, card: WorkerCard, *, liveness: timedelta) -> str:
         return status
     status = join(db, card)
     emit(
-        Event.WORKER_JOINED,
+        LogEvent.WORKER_JOINED,
         worker=card.id,
         pool=card.pool,
         slots=card.slots,

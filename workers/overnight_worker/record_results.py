@@ -13,7 +13,7 @@ from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Interrupted, Raised, Result, Returned
 from overnight_server.outcome.settle import Ending, Settled, claims_by_token, give_up, settle_all
 from overnight_server.store.db import DatabaseUnreachable, Db, sqlstate
-from overnight_server.telemetry import Event, emit, get
+from overnight_server.telemetry import LogEvent, emit, get
 from overnight_worker.identity import WORKER_ID
 
 FIRST_PAUSE_SECONDS: Final = 0.1
@@ -144,18 +144,18 @@ def _report(settled: Settled) -> bool:
         _report_recorded(ending)
     for ending in settled.stale:
         outcome = type(ending.result).__name__.lower()
-        emit(Event.STALE_RESULT, **_log_fields(ending), reason=outcome, worker=WORKER_ID)
+        emit(LogEvent.STALE_RESULT, **_log_fields(ending), reason=outcome, worker=WORKER_ID)
     return bool(settled.won)
 
 
 def _report_recorded(ending: Ending) -> None:
     result = ending.result
     if isinstance(result, Interrupted):
-        emit(Event.TASK_HANDED_BACK, **_log_fields(ending), reason=result.reason)
+        emit(LogEvent.TASK_HANDED_BACK, **_log_fields(ending), reason=result.reason)
         return
     reason = result.error_class if isinstance(result, Raised) else None
     outcome = type(result).__name__.lower()
-    emit(Event.TASK_SETTLED, **_log_fields(ending), outcome=outcome, reason=reason)
+    emit(LogEvent.TASK_SETTLED, **_log_fields(ending), outcome=outcome, reason=reason)
 
 
 def _log_fields(ending: Ending) -> dict[str, object]:

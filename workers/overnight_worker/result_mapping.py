@@ -19,8 +19,8 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
-    Suspended,
+    StoppedByBudget,
+    StoppedByCancel,
     TimedOut,
     WaitingForTasks,
 )
@@ -70,11 +70,11 @@ def stopped_result(
     cost = reported_cost(context)
     match reason:
         case StopReason.CANCELLED:
-            return Stopped(**cost)
+            return StoppedByCancel(**cost)
         case StopReason.TIMEOUT:
             return TimedOut(by_plan=run.plan_limited, **cost)
         case StopReason.BUDGET:
-            return Suspended(_budget_message(run, cost["cost_usd"]), **cost)
+            return StoppedByBudget(_budget_message(run, cost["cost_usd"]), **cost)
         case StopReason.SHUTDOWN | StopReason.WINDOW:
             return Interrupted(reason.value, **cost)
         case StopReason.LOST:

@@ -14,7 +14,7 @@ from typing import Final
 
 from celery.beat import Service
 
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 # What the worker may take after the last run's grace: to give runs back, to sign off, and to give
 # up on a Redis that does not answer.
@@ -95,7 +95,12 @@ def ignore_sigterm_while_running() -> None:
 
 def _exit_now(_signum: int, _frame: FrameType | None) -> None:
     try:
-        emit(Event.SERVICE_STOPPED, role="worker", pid=os.getpid(), reason="shutdown took too long")
+        emit(
+            LogEvent.SERVICE_STOPPED,
+            role="worker",
+            pid=os.getpid(),
+            reason="shutdown took too long",
+        )
     finally:
         # Writing the line may fail if it interrupts another; the exit must not.
         os._exit(0)

@@ -31,7 +31,7 @@ from overnight_server.gate.claim import (
 )
 from overnight_server.store.batched_statements import PackedBatch
 from overnight_server.store.db import DatabaseUnreachable, ReservedConnection
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.idle_slot_listener import SlotSignal, SlotSubscription
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
@@ -128,7 +128,7 @@ class SlotLoop:
                     if runs or signal is SlotSignal.LEAVE:
                         return runs
         except (DatabaseUnreachable, SQLAlchemyError) as error:
-            emit(Event.DATABASE_UNREACHABLE, error=error)
+            emit(LogEvent.DATABASE_UNREACHABLE, error=error)
             return []
         if not SHUTDOWN_FLAG.is_set:
             # The time of this slot is up; the dispatcher invites another idle listener.

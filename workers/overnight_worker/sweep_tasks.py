@@ -1,7 +1,7 @@
 """The sweeps as Celery tasks, under the names that beat sends."""
 
 from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.celery_app import app
 from overnight_worker.resources import worker_resources
 
@@ -12,7 +12,7 @@ def sweep(name: str) -> None:
     try:
         run_sweep(resources.db, resources.settings, name)
     except Exception as error:  # noqa: BLE001 - whatever it was, the next tick tries again
-        emit(Event.SWEEP_FAILED, sweep=name, error=error)
+        emit(LogEvent.SWEEP_FAILED, sweep=name, error=error)
 
 
 def _register(name: str) -> None:

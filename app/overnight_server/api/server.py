@@ -6,7 +6,7 @@ import uvicorn
 from fastapi import FastAPI
 
 
-class Server(uvicorn.Server):
+class ApiServer(uvicorn.Server):
     """A server that ends event streams and long polls when it is told to stop.
 
     uvicorn waits for open responses, and a stream would stay open until its client leaves.

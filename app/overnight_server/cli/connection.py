@@ -8,11 +8,11 @@ from json import JSONDecodeError
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
-    from overnight.client.discovery import Environment, Server
+    from overnight.client.discovery import Environment, ServerAddress
     from overnight_server.local.home import Home
     from overnight_server.settings import Settings
 
@@ -41,14 +41,14 @@ _PROFILE: ContextVar[str | None] = ContextVar("profile", default=None)
 
 
 def settings() -> "Settings":
-    """Return the settings of the server; raise Failure, as for a wrong option, if one is wrong."""
+    """Return the settings of the server; raise CommandFailure, as for a wrong option, if wrong."""
     from overnight_server.settings import SettingsError, load
 
     try:
         return load()
     except SettingsError as error:
         problems = "; ".join(problem.line for problem in error.problems)
-        raise Failure(problems, code=Code.USAGE) from error
+        raise CommandFailure(problems, code=Code.USAGE) from error
 
 
 def home(configured: "Settings") -> "Home":
@@ -58,7 +58,7 @@ def home(configured: "Settings") -> "Home":
     return Home.find(configured.home)
 
 
-def find_server(url: str | None, key_file: Path | None) -> "Server":
+def find_server(url: str | None, key_file: Path | None) -> "ServerAddress":
     """Return the address and the key to use, found as `overnight.Client()` finds them.
 
     Options come first, then the environment, then the default profile, then the local stack.
@@ -72,12 +72,12 @@ def find_server(url: str | None, key_file: Path | None) -> "Server":
             _environment(), url=url, key_file=key_file, profile=_PROFILE.get()
         )
     except NoServer as error:
-        raise Failure("No server is configured or running here.", hint=ADVICE) from error
+        raise CommandFailure("No server is configured or running here.", hint=ADVICE) from error
     except NoKey as error:
         message = str(error).partition(": pass")[0]
-        raise Failure(message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED) from error
+        raise CommandFailure(message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED) from error
     except NotConfigured as error:
-        raise Failure(str(error), code=Code.USAGE) from error
+        raise CommandFailure(str(error), code=Code.USAGE) from error
 
 
 def _environment() -> "Environment":
@@ -134,24 +134,24 @@ def client(
             raise failure from error
         except (ValidationError, JSONDecodeError, UnicodeDecodeError) as error:
             message = f"The response of {server.url} is not that of an Overnight server."
-            raise Failure(message, hint=_address_advice(server.url)) from error
+            raise CommandFailure(message, hint=_address_advice(server.url)) from error
 
 
-def _not_admin(error: Exception) -> Failure | None:
+def _not_admin(error: Exception) -> CommandFailure | None:
     """Return the failure to report if the API hides its admin routes from this key, else None."""
     from overnight import errors
 
     if not isinstance(error, errors.Refused) or error.code != "NOT_FOUND":
         return None
-    return Failure("This command needs the API key of an admin.", hint=ADMIN_ADVICE)
+    return CommandFailure("This command needs the API key of an admin.", hint=ADMIN_ADVICE)
 
 
-def _foreign_server(url: str, error: Exception) -> Failure | None:
+def _foreign_server(url: str, error: Exception) -> CommandFailure | None:
     """Return the failure to report if the address is not that of an Overnight API, else None."""
     from overnight import errors
 
     if isinstance(error, errors.NotUnderstood):
-        return Failure(str(error), hint=_address_advice(url))
+        return CommandFailure(str(error), hint=_address_advice(url))
     if not isinstance(error, errors.Refused):
         return None
     # An Overnight server reports NOT_FOUND itself when the address contains a path.
@@ -160,7 +160,7 @@ def _foreign_server(url: str, error: Exception) -> Failure | None:
     if not is_wrong_path and not is_foreign:
         return None
     message = f"There is no Overnight API at {url}: it responded with status {error.status}."
-    return Failure(message, hint=_address_advice(url))
+    return CommandFailure(message, hint=_address_advice(url))
 
 
 def _address_advice(url: str) -> str:
@@ -173,15 +173,15 @@ def _address_advice(url: str) -> str:
     return f"Give the address of the server without a path, such as {example}."
 
 
-def failure_of(error: Exception) -> Failure:
+def failure_of(error: Exception) -> CommandFailure:
     """Return the failure that reports an error of the client, with its exit code."""
     from overnight import errors
 
     match error:
         case errors.QueueFull() | errors.TooManyPending() | errors.MonthlyLimitReached():
-            return Failure(error.message, hint=_limit_advice(error), code=Code.LIMITED)
+            return CommandFailure(error.message, hint=_limit_advice(error), code=Code.LIMITED)
         case errors.Unauthenticated():
-            return Failure(error.message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
+            return CommandFailure(error.message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
         case errors.InvalidRequest():
             legal = [
                 f"{wrong.field}: {wrong.legal}"
@@ -190,11 +190,11 @@ def failure_of(error: Exception) -> Failure:
                 if wrong.legal and wrong.legal not in error.message
             ]
             hint = f"Allowed: {'; '.join(legal)}." if legal else ""
-            return Failure(error.message, hint=hint, code=Code.USAGE)
+            return CommandFailure(error.message, hint=hint, code=Code.USAGE)
         case errors.Refused(code="USER_NOT_FOUND"):
-            return Failure(error.message, hint="`overnight user list` shows all users.")
+            return CommandFailure(error.message, hint="`overnight user list` shows all users.")
         case errors.Refused(code="KEY_NOT_FOUND"):
-            return Failure(error.message, hint="`overnight key list` shows all keys.")
+            return CommandFailure(error.message, hint="`overnight key list` shows all keys.")
         case errors.WaitTimedOut():
             return _wait_timed_out(error, f"overnight wait {error.task.id}")
         case errors.DagWaitTimedOut():
@@ -202,16 +202,16 @@ def failure_of(error: Exception) -> Failure:
         case errors.BulkWaitTimedOut():
             return _wait_timed_out(error, f"overnight bulk show {error.bulk.id} --watch")
         case errors.TaskFailed() | errors.DagFailed():
-            return Failure(str(error), code=Code.ENDED_BADLY)
+            return CommandFailure(str(error), code=Code.ENDED_BADLY)
         case errors.Unreachable():
-            return Failure(str(error), hint=ADVICE)
+            return CommandFailure(str(error), hint=ADVICE)
         case _:
-            return Failure(str(error))
+            return CommandFailure(str(error))
 
 
-def _wait_timed_out(error: Exception, command: str) -> Failure:
+def _wait_timed_out(error: Exception, command: str) -> CommandFailure:
     hint = f"It is still in progress; continue waiting with `{command}`."
-    return Failure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+    return CommandFailure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
 
 
 def _limit_advice(error: Exception) -> str:

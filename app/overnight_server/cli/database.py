@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from overnight_server.cli import connection
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 from overnight_server.cli.terminal.output import quoted
 
 if TYPE_CHECKING:
@@ -44,23 +44,23 @@ def settings() -> "Settings":
 
 
 def settings_with_database() -> "Settings":
-    """Return the settings; raise Failure if they name no database."""
+    """Return the settings; raise CommandFailure if they name no database."""
     configured = settings()
     if configured.database_url is None:
-        raise Failure("No database is configured or running here.", hint=ADVICE)
+        raise CommandFailure("No database is configured or running here.", hint=ADVICE)
     return configured
 
 
 def settings_with_servers() -> "Settings":
-    """Return the settings; raise Failure if they name no database or no Redis."""
+    """Return the settings; raise CommandFailure if they name no database or no Redis."""
     configured = settings_with_database()
     if configured.redis_url is None:
-        raise Failure("No Redis is configured or running here.", hint=NO_REDIS_ADVICE)
+        raise CommandFailure("No Redis is configured or running here.", hint=NO_REDIS_ADVICE)
     return configured
 
 
 def url() -> str:
-    """Return the address of Postgres; raise Failure if none is configured."""
+    """Return the address of Postgres; raise CommandFailure if none is configured."""
     return str(settings_with_database().database_url)
 
 
@@ -98,13 +98,13 @@ def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
 
 
 def user_id_of(db: "Db", name: str) -> "UserId":
-    """Return the id of the user with this name; raise Failure if there is none."""
+    """Return the id of the user with this name; raise CommandFailure if there is none."""
     from overnight_server.insight.users import find_user
 
     user_id = find_user(db, name)
     if user_id is None:
         hint = f"Create the user with `overnight user add {quoted(name)} --database`."
-        raise Failure(f"There is no user {name!r}.", hint=hint)
+        raise CommandFailure(f"There is no user {name!r}.", hint=hint)
     return user_id
 
 
@@ -121,17 +121,19 @@ def reported_failures() -> Iterator[None]:
     try:
         yield
     except SchemaMismatch as error:
-        raise Failure(str(error), hint=SCHEMA_ADVICE) from error
+        raise CommandFailure(str(error), hint=SCHEMA_ADVICE) from error
     except (DatabaseUnreachable, OperationalError) as error:
-        raise Failure(_first_line(error), hint=ADVICE) from error
+        raise CommandFailure(_first_line(error), hint=ADVICE) from error
     except ProgrammingError as error:
         if sqlstate(error) != MISSING_TABLE:
             raise
-        raise Failure("The database has no tables yet.", hint="Run `overnight migrate`.") from error
+        raise CommandFailure(
+            "The database has no tables yet.", hint="Run `overnight migrate`."
+        ) from error
     except InvalidRequest as refusal:
-        raise Failure(refusal.message, code=Code.USAGE, error_code=refusal.code) from refusal
+        raise CommandFailure(refusal.message, code=Code.USAGE, error_code=refusal.code) from refusal
     except Refused as refusal:
-        raise Failure(refusal.message, error_code=refusal.code) from refusal
+        raise CommandFailure(refusal.message, error_code=refusal.code) from refusal
 
 
 def _first_line(error: Exception) -> str:

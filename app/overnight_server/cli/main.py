@@ -38,7 +38,7 @@ from overnight_server.cli.commands import (
     users,
 )
 from overnight_server.cli.terminal import options, output
-from overnight_server.cli.terminal.failures import Code, Failure, report
+from overnight_server.cli.terminal.failures import Code, CommandFailure, report
 from overnight_server.cli.terminal.root_command import Root
 
 TASKS, QUEUE, LOCAL = "Your tasks", "Your queue", "This machine"
@@ -155,7 +155,7 @@ def main() -> None:
     for argument in sys.argv[1:]:
         if not argument.isascii() and argument != argument.encode(errors="replace").decode():
             hint = "Write every argument in UTF-8."
-            report(Failure(f"{argument!a} is not valid UTF-8", hint=hint, code=Code.USAGE))
+            report(CommandFailure(f"{argument!a} is not valid UTF-8", hint=hint, code=Code.USAGE))
             sys.exit(Code.USAGE)
     app(prog_name="overnight")
 

@@ -16,15 +16,14 @@ from overnight.errors import (
 )
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.outcome.settle import resolve_cancelled
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
 from overnight_server.store.db import Db
-from overnight_server.store.models import User
+from overnight_server.store.models import UserRow
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event as Log
-from overnight_server.telemetry import emit
+from overnight_server.telemetry import LogEvent, emit
 
 # The largest budget that can be set.
 MAX_USD = 999_999.0
@@ -65,7 +64,7 @@ def approve(
         return RaisedBudget(budget, resumed)
 
     approved = db.atomically(work)
-    emit(Log.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
+    emit(LogEvent.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
     return approved
 
 
@@ -79,13 +78,13 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
             {
                 "user_id": row.user_id,
                 "tasks": [task_id],
-                "sources": sources(Event.UNBLOCK),
-                "target": target(Event.CANCEL),
+                "sources": sources(LifecycleEvent.UNBLOCK),
+                "target": target(LifecycleEvent.CANCEL),
                 "reason": EXCEEDED,
             },
         ).one()
         log_after_commit(
-            tx, Log.TASK_CANCELLED, queue_id=show_task(task_id), actor=actor, reason=EXCEEDED
+            tx, LogEvent.TASK_CANCELLED, queue_id=show_task(task_id), actor=actor, reason=EXCEEDED
         )
         resolve_cancelled(tx, [task_id])
 
@@ -100,14 +99,19 @@ def set_night_budget(db: Db, user_id: UserId, usd: float | None, *, actor: str) 
         lanes.lock(tx, [user_id])
         tx.execute(statement("set_actor"), {"actor": actor})
         changed = tx.execute(
-            update(User).where(User.id == user_id).values(night_budget_usd=usd).returning(User.id)
+            update(UserRow)
+            .where(UserRow.id == user_id)
+            .values(night_budget_usd=usd)
+            .returning(UserRow.id)
         )
         if changed.one_or_none() is None:
             raise UserNotFound
         _release_waiters(tx, user_id, Budget.NIGHT)
 
     db.atomically(work)
-    emit(Log.BUDGET_SET, budget=Budget.NIGHT, usd=_usd_field(usd), actor=actor, user_id=user_id)
+    emit(
+        LogEvent.BUDGET_SET, budget=Budget.NIGHT, usd=_usd_field(usd), actor=actor, user_id=user_id
+    )
 
 
 def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> None:
@@ -125,7 +129,7 @@ def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> N
         _release_waiters(tx, owner, Budget.DAG, dag_id=dag_id)
 
     db.atomically(work)
-    emit(Log.BUDGET_SET, budget=Budget.DAG, usd=_usd_field(usd), actor=actor, dag_id=dag_id)
+    emit(LogEvent.BUDGET_SET, budget=Budget.DAG, usd=_usd_field(usd), actor=actor, dag_id=dag_id)
 
 
 def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) -> None:
@@ -143,7 +147,9 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
     # Its pool may have skipped lanes whose tasks cost more than the old budget.
     lanes.unskip_lanes(db, db.atomically(work))
     db.wake()
-    emit(Log.BUDGET_SET, budget=Budget.AGENT, usd=_usd_field(usd), actor=actor, worker=agent_id)
+    emit(
+        LogEvent.BUDGET_SET, budget=Budget.AGENT, usd=_usd_field(usd), actor=actor, worker=agent_id
+    )
 
 
 def _lock_waiting_task(
@@ -179,8 +185,8 @@ def _release_waiters(
             "budget": budget.value,
             "dag_id": dag_id,
             "task_id": task_id,
-            "sources": sources(Event.UNBLOCK),
-            "target": target(Event.UNBLOCK),
+            "sources": sources(LifecycleEvent.UNBLOCK),
+            "target": target(LifecycleEvent.UNBLOCK),
         },
     )
     wake_after_commit(tx)

@@ -19,7 +19,7 @@ from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 
 SAMPLE_SIZE = 5
 
@@ -137,7 +137,7 @@ def start(
         )
         log_after_commit(
             tx,
-            Event.BULK_STARTED,
+            LogEvent.BULK_STARTED,
             bulk_id=show_bulk(bulk_id),
             action=order.action.value,
             total=total,

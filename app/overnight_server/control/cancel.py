@@ -9,15 +9,14 @@ from sqlalchemy import Connection
 from overnight.errors import DagAlreadyFinished, DagNotFound, TaskAlreadyCompleted, TaskNotFound
 from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import OPEN, State, target
-from overnight_server.domain.lifecycle import Event as Move
+from overnight_server.domain.lifecycle import OPEN, LifecycleEvent, State, target
 from overnight_server.fault_points import fault
 from overnight_server.outcome.settle import STOPPABLE_AT_ONCE, resolve_cancelled
 from overnight_server.store import edges, lanes
 from overnight_server.store.after_commit import log_after_commit, request_cancel_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 
 
 @dataclass(frozen=True)
@@ -100,14 +99,14 @@ def cancel_tasks(
             "user_id": user_id,
             "tasks": list(tasks),
             "sources": STOPPABLE_AT_ONCE,
-            "target": target(Move.CANCEL),
+            "target": target(LifecycleEvent.CANCEL),
             "reason": reason,
         },
     ).all()
     cancelled = [row.id for row in rows]
     for task_id in cancelled:
         queue_id = show_task(task_id)
-        log_after_commit(tx, Event.TASK_CANCELLED, queue_id=queue_id, actor=actor, reason=reason)
+        log_after_commit(tx, LogEvent.TASK_CANCELLED, queue_id=queue_id, actor=actor, reason=reason)
     # All get the same instant: a later retry revives tasks that were cancelled together.
     requested_at = max((row.at for row in rows), default=None)
     running = sorted(set(tasks) - set(cancelled))
@@ -124,7 +123,7 @@ def report_cancel_requested(tx: Connection, tasks: Sequence[UUID], actor: str) -
     """Log the requests and wake the workers, once the transaction has committed."""
     for task_id in tasks:
         log_after_commit(
-            tx, Event.CANCEL_REQUESTED, queue_id=show_task(TaskId(task_id)), actor=actor
+            tx, LogEvent.CANCEL_REQUESTED, queue_id=show_task(TaskId(task_id)), actor=actor
         )
     if tasks:
         request_cancel_after_commit(tx)

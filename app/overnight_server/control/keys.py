@@ -16,14 +16,14 @@ from sqlalchemy import ColumnElement, Connection, cast, func, or_, select, updat
 from sqlalchemy.dialects import postgresql
 
 from overnight.errors import InvalidRequest, KeyNotFound
+from overnight.models.enums import PlanTier
 from overnight_server.control.users import appoint_admin, create_user
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PlanTier
 from overnight_server.domain.scopes import EVERYTHING, checked, reach
 from overnight_server.insight.users import find_user
 from overnight_server.store import lanes
 from overnight_server.store.db import ActingUser, Db
-from overnight_server.store.models import ApiKey
+from overnight_server.store.models import ApiKeyRow
 from overnight_server.store.statements import statement
 
 PREFIX = "overnight_live"
@@ -123,10 +123,10 @@ def rotate(
         # Read before the update, which shortens the old key: the maker may be the old key.
         no_later_than = _end_of(tx, maker)
         old = tx.execute(
-            update(ApiKey)
-            .where(*_is_valid(key_id, user_id), ApiKey.replaced_by.is_(None))
-            .values(replaced_by=key_id_of(key), expires_at=func.least(ApiKey.expires_at, end))
-            .returning(ApiKey.user_id, ApiKey.name, ApiKey.scopes, ApiKey.lifetime)
+            update(ApiKeyRow)
+            .where(*_is_valid(key_id, user_id), ApiKeyRow.replaced_by.is_(None))
+            .values(replaced_by=key_id_of(key), expires_at=func.least(ApiKeyRow.expires_at, end))
+            .returning(ApiKeyRow.user_id, ApiKeyRow.name, ApiKeyRow.scopes, ApiKeyRow.lifetime)
         ).one_or_none()
         if old is None:
             raise KeyNotFound
@@ -145,10 +145,10 @@ def revoke(db: Db, key_id: str, *, user_id: UserId | None = None) -> bool:
     With a `user_id`, another user's key is not found.
     """
     ending = (
-        update(ApiKey)
+        update(ApiKeyRow)
         .where(*_is_valid(key_id, user_id))
         .values(revoked_at=func.clock())
-        .returning(ApiKey.id)
+        .returning(ApiKeyRow.id)
     )
     return db.atomically(lambda tx: tx.execute(ending).first() is not None)
 
@@ -215,7 +215,7 @@ def _register(
     """Store a key's hash; an existing key is not changed."""
     end = None if card.expires_in is None else func.clock() + card.expires_in
     tx.execute(
-        postgresql.insert(ApiKey)
+        postgresql.insert(ApiKeyRow)
         .values(
             id=key_id_of(key),
             user_id=user_id,
@@ -224,7 +224,7 @@ def _register(
             last4=key.split("_")[3][-4:],
             scopes=list(card.scopes),
             # The earlier of the two; `least` ignores NULL, which means never.
-            expires_at=func.least(end, cast(no_later_than, ApiKey.expires_at.type)),
+            expires_at=func.least(end, cast(no_later_than, ApiKeyRow.expires_at.type)),
             lifetime=card.expires_in,
         )
         .on_conflict_do_nothing()
@@ -234,25 +234,27 @@ def _register(
 def _is_valid(key_id: str, user_id: UserId | None) -> list[ColumnElement[bool]]:
     """Return the conditions of a valid key, and of its user if one is given."""
     conditions = [
-        ApiKey.id == key_id,
-        ApiKey.revoked_at.is_(None),
-        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
+        ApiKeyRow.id == key_id,
+        ApiKeyRow.revoked_at.is_(None),
+        or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > func.clock()),
     ]
-    return conditions if user_id is None else [*conditions, ApiKey.user_id == user_id]
+    return conditions if user_id is None else [*conditions, ApiKeyRow.user_id == user_id]
 
 
 def _end_of(tx: Connection, key_id: str | None) -> datetime | None:
     """Return when a key expires, if it does."""
-    return tx.execute(select(ApiKey.expires_at).where(ApiKey.id == key_id)).scalar_one_or_none()
+    return tx.execute(
+        select(ApiKeyRow.expires_at).where(ApiKeyRow.id == key_id)
+    ).scalar_one_or_none()
 
 
 def _check_key_count(tx: Connection, user_id: UserId) -> None:
     """Raise InvalidRequest if the user has as many valid keys as allowed; locks the lane."""
     lanes.lock(tx, [user_id])
     valid_keys = select(func.count()).where(
-        ApiKey.user_id == user_id,
-        ApiKey.revoked_at.is_(None),
-        or_(ApiKey.expires_at.is_(None), ApiKey.expires_at > func.clock()),
+        ApiKeyRow.user_id == user_id,
+        ApiKeyRow.revoked_at.is_(None),
+        or_(ApiKeyRow.expires_at.is_(None), ApiKeyRow.expires_at > func.clock()),
     )
     if tx.execute(valid_keys).scalar_one() >= MAX_KEYS:
         legal = f"at most {MAX_KEYS} valid keys; revoke one first, or rotate without grace"

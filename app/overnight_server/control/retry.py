@@ -13,15 +13,14 @@ from overnight.errors import (
     TaskNotFound,
 )
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import MOVES, State, sources, target
-from overnight_server.domain.lifecycle import Event as Move
+from overnight_server.domain.lifecycle import MOVES, LifecycleEvent, State, sources, target
 from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps, check_caps
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 
 DEFAULT_ATTEMPTS = 3
 
@@ -116,7 +115,7 @@ def retry_task(
     row = tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
     if row is None or row.user_id != user_id:
         raise TaskNotFound
-    if State(row.state) not in MOVES[Move.REVIVE].sources:
+    if State(row.state) not in MOVES[LifecycleEvent.REVIVE].sources:
         raise NotRetryable(row.state)
     resolved = tx.execute(
         statement("resolve_dead_letter"),
@@ -197,16 +196,20 @@ def _revive(
             **params,
             "task_id": requested,
             "budget": attempts,
-            "sources": sources(Move.REVIVE),
-            "target": target(Move.REVIVE),
+            "sources": sources(LifecycleEvent.REVIVE),
+            "target": target(LifecycleEvent.REVIVE),
         },
     )
     tx.execute(
         statement("make_unblocked_ready"),
-        {**params, "sources": sources(Move.UNBLOCK), "target": target(Move.UNBLOCK)},
+        {
+            **params,
+            "sources": sources(LifecycleEvent.UNBLOCK),
+            "target": target(LifecycleEvent.UNBLOCK),
+        },
     )
     revived = [TaskId(task_id) for task_id in tasks]
     for task_id in revived:
-        log_after_commit(tx, Event.TASK_REVIVED, queue_id=show_task(task_id), actor=actor)
+        log_after_commit(tx, LogEvent.TASK_REVIVED, queue_id=show_task(task_id), actor=actor)
     wake_after_commit(tx)
     return revived

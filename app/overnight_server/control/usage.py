@@ -8,7 +8,7 @@ from overnight.errors import InvalidRequest, UserNotFound
 from overnight_server.domain.ids import UserId
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
-from overnight_server.store.models import Lane, LedgerEntry
+from overnight_server.store.models import LaneRow, LedgerEntryRow
 
 SECONDS_PER_HOUR = 3600
 # The largest correction; no billing month uses more hours.
@@ -25,9 +25,9 @@ def adjust_hours(db: Db, user_id: UserId, hours: float, *, note: str) -> None:
         lanes.lock(tx, [user_id])
         if lanes.read(tx, user_id) is None:
             raise UserNotFound
-        month = tx.scalar(select(Lane.cycle_started_at).where(Lane.user_id == user_id))
+        month = tx.scalar(select(LaneRow.cycle_started_at).where(LaneRow.user_id == user_id))
         tx.execute(
-            insert(LedgerEntry).values(
+            insert(LedgerEntryRow).values(
                 user_id=user_id,
                 period_started_at=month,
                 kind="adjustment",

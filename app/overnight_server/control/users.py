@@ -13,13 +13,14 @@ from enum import Enum
 from sqlalchemy import ColumnElement, Connection, func, insert, select, update
 
 from overnight.errors import InvalidRequest, UserNotFound
+from overnight.models.enums import PlanTier
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanLimits, PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanLimits
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
-from overnight_server.store.models import User
-from overnight_server.telemetry import Event, emit
+from overnight_server.store.models import UserRow
+from overnight_server.telemetry import LogEvent, emit
 
 # The largest limit that can be set.
 MAX_LIMIT = 1_000_000
@@ -86,7 +87,7 @@ def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) ->
     values = {"name": checked_name(name), "is_admin": is_admin, **_columns(plan, PLAN_LIMITS[plan])}
     return UserId(
         db.atomically(
-            lambda tx: tx.execute(insert(User).values(values).returning(User.id)).scalar_one()
+            lambda tx: tx.execute(insert(UserRow).values(values).returning(UserRow.id)).scalar_one()
         )
     )
 
@@ -114,7 +115,7 @@ def appoint_admin(db: Db, user_id: UserId, *, is_admin: bool, actor: str = "oper
 
     def work(tx: Connection) -> bool:
         lanes.lock(tx, [user_id])
-        was = tx.scalar(select(User.is_admin).where(User.id == user_id))
+        was = tx.scalar(select(UserRow.is_admin).where(UserRow.id == user_id))
         if was is None:
             raise UserNotFound
         if was != is_admin:
@@ -123,14 +124,14 @@ def appoint_admin(db: Db, user_id: UserId, *, is_admin: bool, actor: str = "oper
 
     changed = db.atomically(work)
     if changed:
-        emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, is_admin=is_admin)
+        emit(LogEvent.LIMITS_CHANGED, user_id=user_id, actor=actor, is_admin=is_admin)
     return changed
 
 
 def _set_disabled(db: Db, user_id: UserId, at: ColumnElement[datetime] | None, actor: str) -> bool:
     def work(tx: Connection) -> bool:
         lanes.lock(tx, [user_id])
-        row = tx.execute(select(User.disabled_at).where(User.id == user_id)).one_or_none()
+        row = tx.execute(select(UserRow.disabled_at).where(UserRow.id == user_id)).one_or_none()
         if row is None:
             raise UserNotFound
         if (row.disabled_at is None) == (at is None):
@@ -140,7 +141,7 @@ def _set_disabled(db: Db, user_id: UserId, at: ColumnElement[datetime] | None, a
 
     changed = db.atomically(work)
     if changed:
-        emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, disabled=at is not None)
+        emit(LogEvent.LIMITS_CHANGED, user_id=user_id, actor=actor, disabled=at is not None)
     return changed
 
 
@@ -182,7 +183,7 @@ def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> Non
 
     def work(tx: Connection) -> dict[str, object]:
         lanes.lock(tx, [user_id])
-        tier = tx.scalar(select(User.plan_tier).where(User.id == user_id))
+        tier = tx.scalar(select(UserRow.plan_tier).where(UserRow.id == user_id))
         if tier is None:
             raise UserNotFound
         plan = PlanTier(tier)
@@ -198,7 +199,9 @@ def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> Non
 def _change(tx: Connection, user_id: UserId, columns: dict[str, object]) -> None:
     # The lane is locked first: a claim in progress still uses the old limits.
     lanes.lock(tx, [user_id])
-    changed = tx.execute(update(User).where(User.id == user_id).values(columns).returning(User.id))
+    changed = tx.execute(
+        update(UserRow).where(UserRow.id == user_id).values(columns).returning(UserRow.id)
+    )
     if changed.one_or_none() is None:
         raise UserNotFound
     wake_after_commit(tx)
@@ -206,7 +209,7 @@ def _change(tx: Connection, user_id: UserId, columns: dict[str, object]) -> None
 
 def _log_change(user_id: UserId, actor: str, columns: dict[str, object]) -> None:
     fields = {name: "none" if value is None else value for name, value in columns.items()}
-    emit(Event.LIMITS_CHANGED, user_id=user_id, actor=actor, **fields)
+    emit(LogEvent.LIMITS_CHANGED, user_id=user_id, actor=actor, **fields)
 
 
 def _columns(plan: PlanTier, limits: PlanLimits) -> dict[str, object]:

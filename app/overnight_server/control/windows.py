@@ -4,14 +4,14 @@ from sqlalchemy import Connection, update
 
 from overnight.errors import UserNotFound
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.windows import Window
+from overnight_server.domain.windows import NightWindow
 from overnight_server.store import lanes, windows
 from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
-from overnight_server.store.models import User
+from overnight_server.store.models import UserRow
 
 
-def set_window(db: Db, user_id: UserId, window: Window | None) -> None:
+def set_window(db: Db, user_id: UserId, window: NightWindow | None) -> None:
     """Set or remove a user's night window; the gate uses it from the commit on.
 
     Running tasks are affected only under the rule `stop`, with their next heartbeat. Raises
@@ -22,7 +22,10 @@ def set_window(db: Db, user_id: UserId, window: Window | None) -> None:
         # The lane is locked first, so that a claim sees the change whole or not at all.
         lanes.lock(tx, [user_id])
         changed = tx.execute(
-            update(User).where(User.id == user_id).values(_columns(window)).returning(User.id)
+            update(UserRow)
+            .where(UserRow.id == user_id)
+            .values(_columns(window))
+            .returning(UserRow.id)
         )
         if changed.one_or_none() is None:
             raise UserNotFound
@@ -32,7 +35,7 @@ def set_window(db: Db, user_id: UserId, window: Window | None) -> None:
     db.atomically(work)
 
 
-def _columns(window: Window | None) -> dict[str, object]:
+def _columns(window: NightWindow | None) -> dict[str, object]:
     if window is None:
         return {"window_zone": None, "window_from": None, "window_to": None}
     return {

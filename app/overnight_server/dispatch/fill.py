@@ -15,7 +15,7 @@ from overnight_server.outcome.settle import release
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 POOLS_REFRESH_SECONDS = 1.0
 
@@ -82,7 +82,7 @@ def fill_pool(
     )
     if taken.claims:
         fault("claim.after_commit")
-        emit(Event.CLAIMS_MADE, pool=pool, count=len(taken.claims))
+        emit(LogEvent.CLAIMS_MADE, pool=pool, count=len(taken.claims))
     unsent = publisher.send(pool, taken.claims)
     if taken.claims:
         fault("publish.after")

@@ -11,7 +11,7 @@ from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
 from overnight_server.fault_points import arm
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
-from overnight_server.telemetry import Event, Outage, configure, emit
+from overnight_server.telemetry import LogEvent, Outage, configure, emit
 from overnight_server.wakeups.wake import WakeUpListener
 
 # A submit may have locked the lane only for a moment, so the next pass comes soon.
@@ -39,14 +39,14 @@ def run(settings: Settings) -> None:
     )
     publisher = Publisher(settings)
     listener = WakeUpListener(settings.redis_url, settings.redis_key_prefix)
-    emit(Event.SERVICE_STARTED, role="dispatcher", pid=os.getpid())
+    emit(LogEvent.SERVICE_STARTED, role="dispatcher", pid=os.getpid())
     try:
         dispatch(db, publisher, listener, settings, stop)
     finally:
         listener.close()
         publisher.close()
         db.close()
-        emit(Event.SERVICE_STOPPED, role="dispatcher", pid=os.getpid())
+        emit(LogEvent.SERVICE_STOPPED, role="dispatcher", pid=os.getpid())
 
 
 def dispatch(
@@ -59,8 +59,8 @@ def dispatch(
     """Fill free slots until `stop` is set; the begin and the end of an outage are logged once."""
     holder = f"{socket.gethostname()}:{os.getpid()}:dispatcher"
     pools = OpenPools(db)
-    broker = Outage(Event.BROKER_UNREACHABLE, Event.BROKER_BACK)
-    database = Outage(Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK)
+    broker = Outage(LogEvent.BROKER_UNREACHABLE, LogEvent.BROKER_BACK)
+    database = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
     was_woken = False
     while not stop.is_set():
         try:

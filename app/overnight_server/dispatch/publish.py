@@ -15,7 +15,7 @@ from overnight_server.dispatch.celery_settings import EXECUTE, agent_queue, cele
 from overnight_server.domain.claims import Claim, Claimed
 from overnight_server.domain.ids import show_task
 from overnight_server.settings import Settings
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.idle_slot_listener import dismiss_idle_listeners, needs_idle_listener
 from overnight_server.wakeups.redis_client import TIMEOUT_SECONDS, fail_fast_client
 
@@ -55,7 +55,7 @@ class Publisher:
         if not claims:
             return []
         for claimed in claims:
-            emit(Event.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
+            emit(LogEvent.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
         queue = agent_queue(pool)
         with self._redis.pipeline(transaction=False) as pipeline:
             messages = [_message(bundle, queue) for bundle in group_by_message(claims)]
@@ -68,7 +68,7 @@ class Publisher:
                 return list(claims)
         for claimed in claims:
             task_id = show_task(claimed.claim.task_id)
-            emit(Event.DISPATCH_SUCCESS, queue_id=task_id, task_id=task_id)
+            emit(LogEvent.DISPATCH_SUCCESS, queue_id=task_id, task_id=task_id)
         return []
 
     def invite_idle_listener(self, pool: str) -> None:
@@ -87,7 +87,7 @@ class Publisher:
         try:
             self._celery.control.revoke(message_id(claim, bundle), terminate=True, signal="SIGKILL")
         except (OperationalError, redis.RedisError, OSError) as error:
-            emit(Event.BROKER_UNREACHABLE, error=str(error))
+            emit(LogEvent.BROKER_UNREACHABLE, error=str(error))
 
     def close(self) -> None:
         """Close every connection."""
@@ -146,7 +146,7 @@ def _display(bundle: Sequence[Claimed]) -> str:
 def _report_failure(claims: Sequence[Claimed], error: Exception) -> None:
     for claimed in claims:
         emit(
-            Event.DISPATCH_FAILED,
+            LogEvent.DISPATCH_FAILED,
             queue_id=show_task(claimed.claim.task_id),
             error=str(error),
             attempt=f"{claimed.attempt}/{claimed.max_attempts}",

@@ -5,7 +5,7 @@ from enum import StrEnum
 from typing import Final
 
 from overnight.errors import InvalidRequest, Refused
-from overnight_server.domain.lifecycle import MOVES, OPEN, WAITING, Event, State
+from overnight_server.domain.lifecycle import MOVES, OPEN, WAITING, LifecycleEvent, State
 
 
 class Action(StrEnum):
@@ -28,7 +28,7 @@ class Progress(StrEnum):
 UPSTREAM_ENDED: Final = "UPSTREAM_ENDED"
 #: The states in which each action changes a task; tasks in other states are skipped.
 APPLIES_TO: Final[Mapping[Action, frozenset[State]]] = {
-    Action.RETRY: MOVES[Event.REVIVE].sources,
+    Action.RETRY: MOVES[LifecycleEvent.REVIVE].sources,
     Action.CANCEL: OPEN,
     Action.REPRIORITISE: WAITING,
 }

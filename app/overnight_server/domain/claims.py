@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from overnight_server.domain.ids import DagId, TaskId, UserId
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Claimed:
 
 
 @dataclass(frozen=True)
-class Failure:
+class FailedRun:
     """An earlier failed run of the same task."""
 
     agent: str
@@ -49,10 +49,10 @@ class Run:
     spec: dict[str, object]
     attempts: int
     max_attempts: int
-    retry: RetryPolicy
+    retry: RetryRules
     granted_seconds: int
     plan_limited: bool
-    failures: tuple[Failure, ...] = ()
+    failures: tuple[FailedRun, ...] = ()
     bundle: UUID | None = None
     # What all runs of the task may cost together (None: no limit), and what earlier ones cost.
     ceiling_usd: float | None = None

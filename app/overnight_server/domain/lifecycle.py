@@ -43,7 +43,7 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-class Event(StrEnum):
+class LifecycleEvent(StrEnum):
     """An event that moves a task to another state."""
 
     RESOLVE = "resolve"
@@ -97,27 +97,31 @@ def _move(
     return Move(frozenset(sources), target, via, by)
 
 
-MOVES: dict[Event, Move] = {
-    Event.RESOLVE: _move({State.CREATED}, State.PENDING),
-    Event.UNBLOCK: _move({State.PENDING}, State.READY),
-    Event.CLAIM: _move({State.READY}, State.CLAIMED),
-    Event.START: _move({State.CLAIMED}, State.RUNNING),
+MOVES: dict[LifecycleEvent, Move] = {
+    LifecycleEvent.RESOLVE: _move({State.CREATED}, State.PENDING),
+    LifecycleEvent.UNBLOCK: _move({State.PENDING}, State.READY),
+    LifecycleEvent.CLAIM: _move({State.READY}, State.CLAIMED),
+    LifecycleEvent.START: _move({State.CLAIMED}, State.RUNNING),
     # A slot that claims for itself claims and starts in one statement.
-    Event.TAKE: _move({State.READY}, State.RUNNING, via=State.CLAIMED),
-    Event.CHECK: _move({State.RUNNING}, State.VALIDATING),
-    Event.COMPLETE: _move({State.RUNNING, State.VALIDATING}, State.COMPLETED),
-    Event.RETRY: _move({State.RUNNING, State.VALIDATING}, State.RETRYING, via=State.FAILED),
+    LifecycleEvent.TAKE: _move({State.READY}, State.RUNNING, via=State.CLAIMED),
+    LifecycleEvent.CHECK: _move({State.RUNNING}, State.VALIDATING),
+    LifecycleEvent.COMPLETE: _move({State.RUNNING, State.VALIDATING}, State.COMPLETED),
+    LifecycleEvent.RETRY: _move(
+        {State.RUNNING, State.VALIDATING}, State.RETRYING, via=State.FAILED
+    ),
     # A run that failed for good, or a waiting task whose deadline has passed.
-    Event.DEAD_LETTER: _move(
+    LifecycleEvent.DEAD_LETTER: _move(
         {State.RUNNING, State.VALIDATING, State.PENDING, State.READY, State.RETRYING},
         State.DEAD_LETTERED,
         via=State.FAILED,
     ),
-    Event.HAND_BACK: _move(ACTIVE, State.READY),
-    Event.SUSPEND: _move({State.RUNNING}, State.PENDING),
-    Event.PROMOTE: _move({State.RETRYING}, State.READY),
-    Event.CANCEL: _move(OPEN, State.CANCELLED),
-    Event.REVIVE: _move({State.DEAD_LETTERED, State.CANCELLED}, State.PENDING, by=Actor.OPERATOR),
+    LifecycleEvent.HAND_BACK: _move(ACTIVE, State.READY),
+    LifecycleEvent.SUSPEND: _move({State.RUNNING}, State.PENDING),
+    LifecycleEvent.PROMOTE: _move({State.RETRYING}, State.READY),
+    LifecycleEvent.CANCEL: _move(OPEN, State.CANCELLED),
+    LifecycleEvent.REVIVE: _move(
+        {State.DEAD_LETTERED, State.CANCELLED}, State.PENDING, by=Actor.OPERATOR
+    ),
 }
 
 STATUS_OF: dict[State, Status] = {
@@ -145,12 +149,12 @@ ALIASES: dict[str, str] = {
 
 
 @cache
-def sources(event: Event) -> list[str]:
+def sources(event: LifecycleEvent) -> list[str]:
     """Return the states in which `event` is legal, sorted, as a parameter for SQL."""
     return sorted(MOVES[event].sources)
 
 
-def target(event: Event) -> str:
+def target(event: LifecycleEvent) -> str:
     """Return the state after `event`."""
     return MOVES[event].target.value
 

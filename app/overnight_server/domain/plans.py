@@ -3,14 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-
-class PlanTier(StrEnum):
-    """The plan a user is on."""
-
-    FREE = "free"
-    PRO = "pro"
-    TEAM = "team"
-    ENTERPRISE = "enterprise"
+from overnight.models.enums import PlanTier
 
 
 class OnExhausted(StrEnum):

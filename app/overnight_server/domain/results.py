@@ -46,12 +46,12 @@ class TimedOut(RunEnd):
 
 
 @dataclass(frozen=True)
-class Stopped(RunEnd):
+class StoppedByCancel(RunEnd):
     """The run was ended because its owner cancelled the task."""
 
 
 @dataclass(frozen=True)
-class Suspended(RunEnd):
+class StoppedByBudget(RunEnd):
     """The run stopped because a budget is used up; the task waits for a person to raise it."""
 
     message: str = "a budget is used up"
@@ -104,8 +104,8 @@ Result = (
     Returned
     | Raised
     | TimedOut
-    | Stopped
-    | Suspended
+    | StoppedByCancel
+    | StoppedByBudget
     | WaitingForTasks
     | Interrupted
     | Deferred

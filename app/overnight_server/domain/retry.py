@@ -28,7 +28,7 @@ class Strategy(StrEnum):
 
 
 @dataclass(frozen=True)
-class RetryPolicy:
+class RetryRules:
     """What a task's owner set for failed runs."""
 
     strategy: Strategy = Strategy.EXPONENTIAL
@@ -59,7 +59,7 @@ class RetryPolicy:
 
         It applies once, except a dead letter, which applies to every later failure too.
 
-        >>> RetryPolicy(escalate_after=2).escalation(2)
+        >>> RetryRules(escalate_after=2).escalation(2)
         <Escalation.EVENT: 'event'>
         """
         if self.escalate_after is None or failed < self.escalate_after:
@@ -75,21 +75,21 @@ class RetryPolicy:
         return any(name in self.retry_on for name in classes)
 
 
-def delay_seconds(policy: RetryPolicy, attempts: int, chance: float) -> float:
+def delay_seconds(policy: RetryRules, attempts: int, chance: float) -> float:
     """Return the delay after `attempts` runs; `chance` in [0, 1) is the random part of the jitter.
 
     The maximum is applied after the jitter.
 
-    >>> delay_seconds(RetryPolicy(jitter=False), attempts=3, chance=0.0)
+    >>> delay_seconds(RetryRules(jitter=False), attempts=3, chance=0.0)
     40.0
-    >>> delay_seconds(RetryPolicy(Strategy.QUADRATIC, jitter=False), attempts=3, chance=0.0)
+    >>> delay_seconds(RetryRules(Strategy.QUADRATIC, jitter=False), attempts=3, chance=0.0)
     45.0
     """
     spread = 0.5 + chance if policy.jitter else 1.0
     return min(_growth(policy, attempts) * spread, policy.max_delay_sec)
 
 
-def _growth(policy: RetryPolicy, attempts: int) -> float:
+def _growth(policy: RetryRules, attempts: int) -> float:
     match policy.strategy:
         case Strategy.EXPONENTIAL:
             exponent = min(max(attempts - 1, 0), MAX_EXPONENT)

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from overnight_server.domain.claims import Failure
-from overnight_server.domain.lifecycle import Event
+from overnight_server.domain.claims import FailedRun
+from overnight_server.domain.lifecycle import LifecycleEvent
 from overnight_server.domain.results import (
     Deferred,
     Died,
@@ -15,12 +15,12 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
-    Suspended,
+    StoppedByBudget,
+    StoppedByCancel,
     TimedOut,
     WaitingForTasks,
 )
-from overnight_server.domain.retry import Escalation, RetryPolicy, delay_seconds
+from overnight_server.domain.retry import Escalation, RetryRules, delay_seconds
 
 CRASH = "crash"
 WORKER_LOST = "worker_lost"
@@ -35,9 +35,9 @@ class TaskHistory:
 
     attempts: int
     max_attempts: int
-    retry: RetryPolicy
+    retry: RetryRules
     agent: str = ""
-    failures: Sequence[Failure] = ()
+    failures: Sequence[FailedRun] = ()
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Verdict:
     `escalation` is what the task's retry policy requires after repeated failures.
     """
 
-    event: Event
+    event: LifecycleEvent
     outcome: str
     reason: str | None = None
     message: str | None = None
@@ -65,7 +65,7 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
     """Return the verdict on a finished run; `chance` in [0, 1) is the random part of the jitter."""
     match result:
         case Returned():
-            return Verdict(Event.COMPLETE, "completed")
+            return Verdict(LifecycleEvent.COMPLETE, "completed")
         case Raised():
             return _after_failure(
                 history,
@@ -77,7 +77,7 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
             )
         case TimedOut(by_plan=True):
             # A retry would only use the same hours again.
-            return Verdict(Event.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout")
+            return Verdict(LifecycleEvent.DEAD_LETTER, "plan_timeout", "plan_timeout", "Timeout")
         case TimedOut():
             return _after_failure(
                 history,
@@ -87,14 +87,14 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
                 retryable=history.retry.wants("timeout"),
                 wait=_retry_wait(history, None, chance),
             )
-        case Stopped():
-            return Verdict(Event.CANCEL, "cancelled", "cancelled")
-        case Suspended() | WaitingForTasks() | Interrupted() | Expired() | Deferred():
+        case StoppedByCancel():
+            return Verdict(LifecycleEvent.CANCEL, "cancelled", "cancelled")
+        case StoppedByBudget() | WaitingForTasks() | Interrupted() | Expired() | Deferred():
             return _not_counted(result)
         case Died(in_bundle=True) | Lost(in_bundle=True):
             # It is unknown which task crashed, so all are returned to the queue and run alone.
             return Verdict(
-                Event.HAND_BACK,
+                LifecycleEvent.HAND_BACK,
                 "bundle_crash",
                 message="a bundle crashed with this run in it",
                 spent=False,
@@ -109,35 +109,43 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
             assert_never(result)
 
 
-def _not_counted(result: Suspended | WaitingForTasks | Interrupted | Expired | Deferred) -> Verdict:
+def _not_counted(
+    result: StoppedByBudget | WaitingForTasks | Interrupted | Expired | Deferred,
+) -> Verdict:
     """Return the verdict on a run that ended through no fault of the task: no attempt counts."""
     match result:
-        case Suspended(message):
+        case StoppedByBudget(message):
             # The time it ran is billed.
-            return Verdict(Event.SUSPEND, "suspended", "budget_exceeded", message, spent=False)
+            return Verdict(
+                LifecycleEvent.SUSPEND, "suspended", "budget_exceeded", message, spent=False
+            )
         case WaitingForTasks():
-            return Verdict(Event.SUSPEND, "suspended", spent=False)
+            return Verdict(LifecycleEvent.SUSPEND, "suspended", spent=False)
         case Interrupted(reason):
             return Verdict(
-                Event.HAND_BACK, "interrupted", message=reason, spent=False, billed=False
+                LifecycleEvent.HAND_BACK, "interrupted", message=reason, spent=False, billed=False
             )
         case Expired(reason):
-            return Verdict(Event.HAND_BACK, "expired", message=reason, spent=False, billed=False)
+            return Verdict(
+                LifecycleEvent.HAND_BACK, "expired", message=reason, spent=False, billed=False
+            )
         case Deferred(wait_seconds, reason):
-            return Verdict(Event.RETRY, "deferred", reason, wait_seconds=wait_seconds, spent=False)
+            return Verdict(
+                LifecycleEvent.RETRY, "deferred", reason, wait_seconds=wait_seconds, spent=False
+            )
         case _:
             assert_never(result)
 
 
 def is_poison(
-    failures: Sequence[Failure], attempts: int, policy: RetryPolicy | None = None
+    failures: Sequence[FailedRun], attempts: int, policy: RetryRules | None = None
 ) -> bool:
     """Whether the task itself, and not its workers, causes the failures.
 
     True under the policy's rule (by default three failures on two workers), or after two runs that
     crashed by themselves on two workers. A worker that was killed from outside does not count.
     """
-    rule = policy or RetryPolicy()
+    rule = policy or RetryRules()
     counted = [failure for failure in failures if failure.outcome not in BLAMELESS]
     crashed_on = {failure.agent for failure in counted if failure.outcome == CRASH}
     if len(crashed_on) >= POISON_CRASHES:
@@ -149,7 +157,7 @@ def is_poison(
     )
 
 
-def _is_retryable(policy: RetryPolicy, failure: Raised) -> bool:
+def _is_retryable(policy: RetryRules, failure: Raised) -> bool:
     if failure.retryable is not None:
         return failure.retryable
     return policy.wants(failure.error_class, failure.error_type)
@@ -186,13 +194,13 @@ def _after_failure(
     billed: bool = True,
 ) -> Verdict:
     attempts = history.attempts + 1
-    failures = [*history.failures, Failure(history.agent, outcome)]
+    failures = [*history.failures, FailedRun(history.agent, outcome)]
     poison = is_poison(failures, attempts, history.retry)
     escalation = history.retry.escalation(attempts)
     is_final = poison or escalation is Escalation.DEAD_LETTER
     if retryable and not is_final and attempts < history.max_attempts:
         return Verdict(
-            Event.RETRY,
+            LifecycleEvent.RETRY,
             outcome,
             reason,
             message,
@@ -201,7 +209,7 @@ def _after_failure(
             escalation=escalation,
         )
     return Verdict(
-        Event.DEAD_LETTER,
+        LifecycleEvent.DEAD_LETTER,
         outcome,
         reason,
         message,

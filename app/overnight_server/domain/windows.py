@@ -11,11 +11,11 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
-from enum import StrEnum
 from math import inf
 from zoneinfo import ZoneInfo
 
 from overnight.errors import InvalidRequest
+from overnight.models.enums import AtClosing
 
 _TIME = re.compile(r"([01]\d|2[0-3]):([0-5]\d)")
 _UTC_DAY = (ZoneInfo("UTC"), time(0))
@@ -26,16 +26,8 @@ _DAYS_BACK, _DAYS_ON = 3, 4
 UNKNOWN_ZONE_RETRY = timedelta(minutes=15)
 
 
-class AtClosing(StrEnum):
-    """What happens to tasks when the window closes."""
-
-    STOP = "stop"
-    FINISH = "finish"
-    CONTINUE = "continue"
-
-
 @dataclass(frozen=True)
-class Window:
+class NightWindow:
     """A window as its user set it; `opens` and `closes` differ and may span midnight."""
 
     zone: str
@@ -46,7 +38,7 @@ class Window:
     def __str__(self) -> str:
         """Return the window as text for people.
 
-        >>> str(Window("Europe/Berlin", time(22), time(6)))
+        >>> str(NightWindow("Europe/Berlin", time(22), time(6)))
         '22:00-06:00 Europe/Berlin'
         """
         return f"{self.opens:%H:%M}-{self.closes:%H:%M} {self.zone}"
@@ -67,7 +59,7 @@ class WindowState:
         return self.closes_at if self.is_open else self.opens_at
 
 
-def parse_window(zone: str, opens: str, closes: str, at_closing: str) -> Window:
+def parse_window(zone: str, opens: str, closes: str, at_closing: str) -> NightWindow:
     """Parse a window; raise InvalidRequest that names the wrong field and legal values.
 
     >>> parse_window("Europe/Berlin", "22:00", "06:00", "stop").closes
@@ -86,7 +78,7 @@ def parse_window(zone: str, opens: str, closes: str, at_closing: str) -> Window:
         raise InvalidRequest(
             "to", f"the window would end where it begins, at {closes}", legal="another time"
         )
-    return Window(zone, first, last, AtClosing(at_closing))
+    return NightWindow(zone, first, last, AtClosing(at_closing))
 
 
 def is_zone(name: str) -> bool:
@@ -99,10 +91,10 @@ def is_zone(name: str) -> bool:
     return True
 
 
-def window_state(window: Window, instant: datetime) -> WindowState:
+def window_state(window: NightWindow, instant: datetime) -> WindowState:
     """Return the state of a window at an instant; it is open from `opens_at` until `closes_at`.
 
-    >>> berlin = Window("Europe/Berlin", time(22), time(6))
+    >>> berlin = NightWindow("Europe/Berlin", time(22), time(6))
     >>> noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
     >>> window_state(berlin, noon).opens_at
     datetime.datetime(2026, 7, 1, 20, 0, tzinfo=datetime.timezone.utc)
@@ -123,7 +115,7 @@ class WindowOpenings:
     if the time zone is unknown.
     """
 
-    def __init__(self, window: Window, instant: datetime) -> None:
+    def __init__(self, window: NightWindow, instant: datetime) -> None:
         self._window = window
         self._instant = instant
         self._opens: list[float] = []
@@ -134,7 +126,7 @@ class WindowOpenings:
         """Return the first moment from `moment` on at which the window is open.
 
         >>> noon = datetime(2026, 7, 1, 12, tzinfo=UTC)
-        >>> nights = WindowOpenings(Window("UTC", time(22), time(6)), noon)
+        >>> nights = WindowOpenings(NightWindow("UTC", time(22), time(6)), noon)
         >>> nights(0) / 3600, nights(11 * 3600) / 3600, nights(18 * 3600) / 3600
         (10.0, 11.0, 34.0)
         """
@@ -151,7 +143,7 @@ class WindowOpenings:
         self._closes.append((state.closes_at - self._instant).total_seconds())
 
 
-def night_after(window: Window | None, instant: datetime) -> datetime:
+def night_after(window: NightWindow | None, instant: datetime) -> datetime:
     """Return when the next night of the night budget starts: when the window opens.
 
     Without a window, or with an unknown time zone, a night is a day in UTC.
@@ -176,7 +168,9 @@ def instant_of(zone: ZoneInfo, day: date, wall: time) -> datetime:
     return _jump_between(zone, last, first)
 
 
-def _nights(window: Window, zone: ZoneInfo, today: date) -> Iterator[tuple[datetime, datetime]]:
+def _nights(
+    window: NightWindow, zone: ZoneInfo, today: date
+) -> Iterator[tuple[datetime, datetime]]:
     """Yield the nights around a day in order, without nights that the clocks skip."""
     overnight = timedelta(days=int(window.closes < window.opens))
     for offset in range(-_DAYS_BACK, _DAYS_ON):

@@ -17,7 +17,7 @@ from sqlalchemy import Connection
 from overnight.errors import TooManyStreams
 from overnight_server.event_log.reader import Horizon, Topic, touched
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event, Outage
+from overnight_server.telemetry import LogEvent, Outage
 
 POLL_SECONDS = 0.25
 # The pause between two tries while Postgres does not answer.
@@ -89,7 +89,7 @@ class Feed:
 
     async def _poll(self) -> None:
         """Read the log while any stream is open."""
-        outage = Outage(Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK)
+        outage = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
         while self._subscriptions and not self.is_closed:
             try:
                 await self._wake_streams_with_news()

@@ -12,13 +12,13 @@ from uuid import UUID
 from sqlalchemy import Connection, TextClause
 
 from overnight.errors import UserNotFound
+from overnight.models.enums import AtClosing
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.graphs import is_met_by_success
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.priority import MAX_POSITION
 from overnight_server.domain.windows import (
-    AtClosing,
-    Window,
+    NightWindow,
     WindowOpenings,
     is_zone,
     night_after,
@@ -235,7 +235,7 @@ def _lane(row: Mapping[str, Any], unread: int) -> LaneState:
     )
 
 
-def _next_night(window: Window | None, now: datetime, moment: float) -> float:
+def _next_night(window: NightWindow | None, now: datetime, moment: float) -> float:
     return (night_after(window, now + timedelta(seconds=moment)) - now).total_seconds()
 
 
@@ -244,7 +244,7 @@ def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
     closed: dict[UUID, ClosedWindow] = {}
     next_budget_in: dict[UUID, float] = {}
     # Many users have the same window, so its nights are computed once.
-    nights_of: dict[Window, WindowOpenings] = {}
+    nights_of: dict[NightWindow, WindowOpenings] = {}
     for row in lanes:
         window, now = window_of(row), row["now"]
         ends_at = row["night_ends_at"] or night_after(window, now)

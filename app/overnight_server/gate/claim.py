@@ -17,16 +17,16 @@ from sqlalchemy import Connection
 
 from overnight_server.domain.claims import Claim, Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.fault_points import fault
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import (
     NOW,
-    Call,
     PackedBatch,
     ResultRow,
     SessionValue,
+    StatementCall,
     execute_batch,
 )
 from overnight_server.store.db import Db, ReservedConnection
@@ -207,9 +207,9 @@ def claim_next_for_slot(
     params = {**_pool_params(pool, claim_settings), **_lane_params(pool, request)}
     [row] = execute_batch(
         tx,
-        Call("lock_pool_shared", {"pool": pool}),
+        StatementCall("lock_pool_shared", {"pool": pool}),
         *_slot_cap_lock(claim_settings),
-        Call("read_pool_and_lock_lanes", params),
+        StatementCall("read_pool_and_lock_lanes", params),
     )
     capacity = _open_capacity(row, claim_settings)
     if capacity.free <= 0 or agent not in capacity.agents:
@@ -246,10 +246,10 @@ def prepare_idle_claim(
     choice = choice_params((), Capacity(), claim_settings, request)
     claim_params = _claim_params(pool, choice, claim_settings, request, [token])
     return reserved.pack(
-        Call("lock_pool", {"pool": pool}),
+        StatementCall("lock_pool", {"pool": pool}),
         *_slot_cap_lock(claim_settings),
-        Call("prepare_idle_claim", pool_params),
-        Call("claim_single", claim_params | IDLE_CLAIM_PARAMS),
+        StatementCall("prepare_idle_claim", pool_params),
+        StatementCall("claim_single", claim_params | IDLE_CLAIM_PARAMS),
     )
 
 
@@ -367,7 +367,7 @@ def _has_more_lanes(tx: Connection, skip_as: str) -> bool:
 
 
 def _locked_capacity(tx: Connection, pool: str, claim_settings: ClaimSettings) -> Capacity:
-    row = _read_pool(tx, pool, claim_settings, Call("lock_pool", {"pool": pool}))
+    row = _read_pool(tx, pool, claim_settings, StatementCall("lock_pool", {"pool": pool}))
     return _open_capacity(row, claim_settings)
 
 
@@ -416,20 +416,22 @@ def types_of_other_pools(
     return sorted(declared - shared)
 
 
-def _read_pool(tx: Connection, pool: str, claim_settings: ClaimSettings, *locks: Call) -> ResultRow:
+def _read_pool(
+    tx: Connection, pool: str, claim_settings: ClaimSettings, *locks: StatementCall
+) -> ResultRow:
     """Count the slots of a pool and of all pools; with a slot cap under an exclusive lock."""
     [row] = execute_batch(
         tx,
         *locks,
         *_slot_cap_lock(claim_settings),
-        Call("pool_capacity", _pool_params(pool, claim_settings)),
+        StatementCall("pool_capacity", _pool_params(pool, claim_settings)),
     )
     return row
 
 
-def _slot_cap_lock(claim_settings: ClaimSettings) -> Sequence[Call]:
+def _slot_cap_lock(claim_settings: ClaimSettings) -> Sequence[StatementCall]:
     """Return the call that keeps other pools from counting the same free slots under a cap."""
-    return () if claim_settings.slots_max is None else (Call("lock_slot_cap"),)
+    return () if claim_settings.slots_max is None else (StatementCall("lock_slot_cap"),)
 
 
 def _claim_tasks(
@@ -450,7 +452,7 @@ def _claim_tasks(
     choice = choice_params(locked.users, capacity, claim_settings, request) | {"limit": limit}
     params = _claim_params(pool, choice, claim_settings, request, tokens)
     # A second statement, so that its snapshot is taken after the lanes were locked.
-    rows = execute_batch(tx, Call("claim" if limit > 1 else "claim_single", params))
+    rows = execute_batch(tx, StatementCall("claim" if limit > 1 else "claim_single", params))
     fault("claim.before_commit")
     return rows
 
@@ -463,7 +465,7 @@ def _claim_params(
     tokens: Sequence[UUID],
 ) -> dict[str, object]:
     """Return the parameters of the claim: those of the choice, and what is written to the tasks."""
-    event = Event.TAKE if request.lease else Event.CLAIM
+    event = LifecycleEvent.TAKE if request.lease else LifecycleEvent.CLAIM
     return {
         **choice,
         "pool": pool,
@@ -507,7 +509,7 @@ def choice_params(
 def _lock_lanes(tx: Connection, pool: str, request: ClaimRequest) -> LockedLanes:
     if request.user_id is not None:
         return LockedLanes([request.user_id], request.limit)
-    rows = execute_batch(tx, Call("lock_lanes_to_serve", _lane_params(pool, request)))
+    rows = execute_batch(tx, StatementCall("lock_lanes_to_serve", _lane_params(pool, request)))
     return LockedLanes([row.user_id for row in rows], sum(row.room for row in rows))
 
 

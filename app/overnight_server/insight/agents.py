@@ -3,19 +3,19 @@
 from typing import Any
 
 from overnight.errors import AgentNotFound
-from overnight.models.agents import Agent
+from overnight.models.agents import RegisteredAgent
 from overnight_server.domain.ids import UserId
 from overnight_server.insight.workers import current_status
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-def list_agents(db: Db, user_id: UserId) -> list[Agent]:
+def list_agents(db: Db, user_id: UserId) -> list[RegisteredAgent]:
     """Return the user's agents, ordered by name."""
     return _read_agents(db, user_id, None)
 
 
-def get_agent(db: Db, user_id: UserId, agent_id: str) -> Agent:
+def get_agent(db: Db, user_id: UserId, agent_id: str) -> RegisteredAgent:
     """Return one of the user's agents; raise AgentNotFound also for another user's agent."""
     agents = _read_agents(db, user_id, agent_id)
     if not agents:
@@ -23,7 +23,7 @@ def get_agent(db: Db, user_id: UserId, agent_id: str) -> Agent:
     return agents[0]
 
 
-def _read_agents(db: Db, user_id: UserId, agent_id: str | None) -> list[Agent]:
+def _read_agents(db: Db, user_id: UserId, agent_id: str | None) -> list[RegisteredAgent]:
     params = {"user_id": user_id, "agent_id": agent_id}
     rows = db.atomically(
         lambda tx: tx.execute(statement("view_own_agents"), params).mappings().all(),
@@ -32,9 +32,9 @@ def _read_agents(db: Db, user_id: UserId, agent_id: str | None) -> list[Agent]:
     return [_agent(dict(row)) for row in rows]
 
 
-def _agent(row: dict[str, Any]) -> Agent:
+def _agent(row: dict[str, Any]) -> RegisteredAgent:
     status = current_status(row["status"], is_alive=row.pop("is_alive"))
-    return Agent(
+    return RegisteredAgent(
         **{
             **row,
             "status": status,

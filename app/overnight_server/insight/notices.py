@@ -12,7 +12,7 @@ def list_notices(
     db: Db, user_id: UserId, *, before: int | None = None, limit: int = 50
 ) -> list[Notice]:
     """Return a user's newest notices; `before` is the id of a notice to continue from."""
-    table = models.Notice
+    table = models.NoticeRow
     query = (
         select(table.id, table.kind, table.subject, table.task_id, table.detail, table.at)
         .where(table.user_id == user_id)

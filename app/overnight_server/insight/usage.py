@@ -9,7 +9,7 @@ from overnight.models.account import LedgerLine, NightUsage, Usage
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
-from overnight_server.store.models import Lane, LedgerEntry
+from overnight_server.store.models import LaneRow, LedgerEntryRow
 
 SECONDS_PER_HOUR = 3600
 
@@ -23,18 +23,18 @@ def usage(db: Db, user_id: UserId) -> Usage:
         if lanes.read(tx, user_id) is None:
             raise UserNotFound
         columns = (
-            Lane.cycle_started_at,
-            Lane.resets_at,
-            Lane.used_seconds,
-            Lane.reserved_seconds,
-            Lane.limit_seconds,
-            Lane.night_started_at,
-            Lane.night_ends_at,
-            Lane.night_spent_usd,
-            Lane.night_reserved_usd,
-            Lane.night_limit_usd,
+            LaneRow.cycle_started_at,
+            LaneRow.resets_at,
+            LaneRow.used_seconds,
+            LaneRow.reserved_seconds,
+            LaneRow.limit_seconds,
+            LaneRow.night_started_at,
+            LaneRow.night_ends_at,
+            LaneRow.night_spent_usd,
+            LaneRow.night_reserved_usd,
+            LaneRow.night_limit_usd,
         )
-        row = tx.execute(select(*columns).where(Lane.user_id == user_id)).one()
+        row = tx.execute(select(*columns).where(LaneRow.user_id == user_id)).one()
         return Usage(
             period_started_at=row.cycle_started_at,
             resets_at=row.resets_at,
@@ -57,24 +57,24 @@ def list_ledger(
     db: Db, user_id: UserId, *, before: int | None = None, limit: int = 50
 ) -> list[LedgerLine]:
     """Return what was charged to the user's current month and refunded, the latest first."""
-    month = select(Lane.cycle_started_at).where(Lane.user_id == user_id).scalar_subquery()
+    month = select(LaneRow.cycle_started_at).where(LaneRow.user_id == user_id).scalar_subquery()
     query = (
         select(
-            LedgerEntry.id,
-            LedgerEntry.kind,
-            LedgerEntry.seconds,
-            LedgerEntry.task_id,
-            LedgerEntry.epoch,
-            LedgerEntry.period_started_at,
-            LedgerEntry.note,
-            LedgerEntry.recorded_at,
+            LedgerEntryRow.id,
+            LedgerEntryRow.kind,
+            LedgerEntryRow.seconds,
+            LedgerEntryRow.task_id,
+            LedgerEntryRow.epoch,
+            LedgerEntryRow.period_started_at,
+            LedgerEntryRow.note,
+            LedgerEntryRow.recorded_at,
         )
-        .where(LedgerEntry.user_id == user_id, LedgerEntry.period_started_at == month)
-        .order_by(LedgerEntry.id.desc())
+        .where(LedgerEntryRow.user_id == user_id, LedgerEntryRow.period_started_at == month)
+        .order_by(LedgerEntryRow.id.desc())
         .limit(limit)
     )
     if before is not None:
-        query = query.where(LedgerEntry.id < before)
+        query = query.where(LedgerEntryRow.id < before)
     rows = db.atomically(lambda tx: tx.execute(query).mappings().all())
     return [
         LedgerLine(

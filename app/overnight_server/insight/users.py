@@ -8,11 +8,12 @@ from sqlalchemy import Row, select
 from overnight.errors import UserNotFound
 from overnight.models.account import Window
 from overnight.models.admin import UserDetail
+from overnight.models.enums import PlanTier
 from overnight.models.keys import UserApiKey
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted, PlanTier
+from overnight_server.domain.plans import PLAN_LIMITS, OnExhausted
 from overnight_server.store.db import Db
-from overnight_server.store.models import ApiKey, Lane, User
+from overnight_server.store.models import ApiKeyRow, LaneRow, UserRow
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
@@ -32,7 +33,7 @@ class UserIdentity:
 
 def find_user(db: Db, name: str) -> UserId | None:
     """Return the id of the user with this name, or None."""
-    user_id = db.atomically(lambda tx: tx.scalar(select(User.id).where(User.name == name)))
+    user_id = db.atomically(lambda tx: tx.scalar(select(UserRow.id).where(UserRow.name == name)))
     return None if user_id is None else UserId(user_id)
 
 
@@ -64,36 +65,36 @@ def list_users(
     """Return the users, ordered by name; `after` is the name to continue from."""
     query = (
         select(
-            User.id,
-            User.name,
-            User.plan_tier,
-            User.is_admin,
-            User.max_concurrent_agents,
-            User.max_task_duration_minutes,
-            User.monthly_agent_hours_limit,
-            User.max_pending,
-            User.on_exhausted,
-            User.night_budget_usd,
-            Lane.used_seconds,
-            Lane.active,
-            Lane.waiting,
-            Lane.paused,
-            Lane.window_changes_at,
-            User.window_zone,
-            User.window_from,
-            User.window_to,
-            User.window_at_closing,
-            User.created_at,
-            User.disabled_at,
+            UserRow.id,
+            UserRow.name,
+            UserRow.plan_tier,
+            UserRow.is_admin,
+            UserRow.max_concurrent_agents,
+            UserRow.max_task_duration_minutes,
+            UserRow.monthly_agent_hours_limit,
+            UserRow.max_pending,
+            UserRow.on_exhausted,
+            UserRow.night_budget_usd,
+            LaneRow.used_seconds,
+            LaneRow.active,
+            LaneRow.waiting,
+            LaneRow.paused,
+            LaneRow.window_changes_at,
+            UserRow.window_zone,
+            UserRow.window_from,
+            UserRow.window_to,
+            UserRow.window_at_closing,
+            UserRow.created_at,
+            UserRow.disabled_at,
         )
-        .join(Lane, Lane.user_id == User.id)
-        .order_by(User.name)
+        .join(LaneRow, LaneRow.user_id == UserRow.id)
+        .order_by(UserRow.name)
         .limit(limit)
     )
     if user_id is not None:
-        query = query.where(User.id == user_id)
+        query = query.where(UserRow.id == user_id)
     if after is not None:
-        query = query.where(User.name > after)
+        query = query.where(UserRow.name > after)
     rows = db.atomically(lambda tx: tx.execute(query).all())
     return [
         UserDetail(
@@ -151,22 +152,22 @@ def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MAX_KEYS) -
     """Return the API keys of one user or of all, newest first, at most `limit`."""
     query = (
         select(
-            ApiKey.id,
-            User.name.label("user"),
-            ApiKey.name,
-            ApiKey.last4,
-            ApiKey.scopes,
-            ApiKey.created_at,
-            ApiKey.expires_at,
-            ApiKey.revoked_at,
-            ApiKey.last_used_at,
-            ApiKey.replaced_by,
+            ApiKeyRow.id,
+            UserRow.name.label("user"),
+            ApiKeyRow.name,
+            ApiKeyRow.last4,
+            ApiKeyRow.scopes,
+            ApiKeyRow.created_at,
+            ApiKeyRow.expires_at,
+            ApiKeyRow.revoked_at,
+            ApiKeyRow.last_used_at,
+            ApiKeyRow.replaced_by,
         )
-        .join(User, User.id == ApiKey.user_id)
-        .order_by(ApiKey.created_at.desc(), ApiKey.id)
+        .join(UserRow, UserRow.id == ApiKeyRow.user_id)
+        .order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)
         .limit(limit)
     )
     if user_id is not None:
-        query = query.where(ApiKey.user_id == user_id)
+        query = query.where(ApiKeyRow.user_id == user_id)
     rows = db.atomically(lambda tx: tx.execute(query).mappings().all())
     return [UserApiKey(**row) for row in rows]

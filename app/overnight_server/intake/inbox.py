@@ -31,10 +31,10 @@ from overnight_server.intake.translate_request import new_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
-from overnight_server.store.batched_statements import Call
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 # A user's lane is locked while a batch is inserted, and claims skip the lane meanwhile.
 BATCH = 20
@@ -73,7 +73,7 @@ def process_inbox(db: Db, settings: Settings) -> int:
     with the reason. A limit of a user delays that user's rows; the limit of the whole deployment
     ends the pass. An unexpected error with one user's rows does not affect the others.
     """
-    heads = db.run_batch(Call("inbox_heads", {"limit": USERS}))
+    heads = db.run_batch(StatementCall("inbox_heads", {"limit": USERS}))
     waiting = [UserId(row.user_id) for row in heads]
     batches_left = len(waiting) + FURTHER_BATCHES
     total = 0
@@ -96,7 +96,7 @@ def _process_batch(db: Db, user_id: UserId, settings: Settings) -> _Batch:
     except DatabaseUnreachable:
         raise
     except Exception as error:  # noqa: BLE001 - any error concerns this user's rows only
-        emit(Event.INBOX_STUCK, user_id=user_id, error=error)
+        emit(LogEvent.INBOX_STUCK, user_id=user_id, error=error)
         return _Batch()
 
 
@@ -115,7 +115,7 @@ def _submit_rows(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
         except INVALID_ROW as error:
             reason = _error_text(error)
             _settle_row(tx, row.id, "refused", error=reason)
-            log_after_commit(tx, Event.INBOX_REFUSED, row=row.id, error=reason)
+            log_after_commit(tx, LogEvent.INBOX_REFUSED, row=row.id, error=reason)
         else:
             _settle_row(tx, row.id, "accepted", task_id=submitted.task_id)
     return _Batch(len(rows))

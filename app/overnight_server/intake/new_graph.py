@@ -10,7 +10,7 @@ from typing import Literal
 from overnight.errors import InvalidRequest
 from overnight_server.domain.graphs import Condition, OnUnmet
 from overnight_server.domain.priority import DEFAULT_SCORE
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 from overnight_server.intake import references
 
 
@@ -28,7 +28,7 @@ class NewTask:
     priority_boost_per_minute: float = 0.1
     timeout_seconds: int | None = None
     max_attempts: int = 3
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryRules = field(default_factory=RetryRules)
     required_capabilities: Sequence[str] = ()
     locks: Sequence[str] = ()
     idempotency_key: str | None = None

@@ -31,10 +31,14 @@ from overnight_server.intake.new_graph import Edge, NewGraph, NewTask, check_gra
 from overnight_server.intake.task_rows import as_json, insert_params, task_row
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
-from overnight_server.store.batched_statements import Call, execute_and_commit, execute_batch
+from overnight_server.store.batched_statements import (
+    StatementCall,
+    execute_and_commit,
+    execute_batch,
+)
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 
 @dataclass(frozen=True)
@@ -141,7 +145,7 @@ def logging_refusals() -> Iterator[None]:
         yield
     except Refused as refusal:
         depth = refusal.details.get("depth", refusal.details.get("pending"))
-        emit(Event.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)
+        emit(LogEvent.SUBMIT_REJECTED, reason=refusal.code.lower(), depth=depth)
         raise
 
 
@@ -189,7 +193,7 @@ def find_dag_by_key(tx: Connection, user_id: UserId, key: str | None) -> DagId |
 def report_task_added(tx: Connection, task_id: TaskId, depth: int | None, source: str) -> None:
     """Log one added task and wake the dispatchers, once the transaction has committed."""
     queue_id = show_task(task_id)
-    log_after_commit(tx, Event.TASK_ADDED, queue_id=queue_id, depth=depth, source=source)
+    log_after_commit(tx, LogEvent.TASK_ADDED, queue_id=queue_id, depth=depth, source=source)
     wake_after_commit(tx)
 
 
@@ -198,7 +202,7 @@ def report_dag_added(
 ) -> None:
     """Log one added graph and wake the dispatchers, once the transaction has committed."""
     log_after_commit(
-        tx, Event.DAG_ADDED, dag_id=show_dag(dag_id), tasks=tasks, edges=edges, depth=depth
+        tx, LogEvent.DAG_ADDED, dag_id=show_dag(dag_id), tasks=tasks, edges=edges, depth=depth
     )
     wake_after_commit(tx)
 
@@ -234,13 +238,13 @@ def _submit_in_one_trip(
     }
     fault("intake.before_commit")
     inserted = db.run_batch(
-        lanes.lock_call([user_id]), Call("insert_tasks_if_within_limits", params)
+        lanes.lock_call([user_id]), StatementCall("insert_tasks_if_within_limits", params)
     )
     if not inserted:
         return None
     depth = inserted[0].depth + len(rows)
     for task, task_id in zip(graph.tasks, ids, strict=True):
-        emit(Event.TASK_ADDED, queue_id=show_task(task_id), depth=depth, source=task.source)
+        emit(LogEvent.TASK_ADDED, queue_id=show_task(task_id), depth=depth, source=task.source)
     db.wake()
     return [Submitted(task_id, lone_dag_id(task_id), created=True, depth=depth) for task_id in ids]
 
@@ -255,7 +259,9 @@ def _find_by_keys(
         raise InvalidRequest(
             "idempotency_key", "two tasks of one request share a key", legal="a key for each"
         )
-    rows = execute_batch(tx, Call("find_by_idempotency_keys", {"user_id": user_id, "keys": keys}))
+    rows = execute_batch(
+        tx, StatementCall("find_by_idempotency_keys", {"user_id": user_id, "keys": keys})
+    )
     return {
         row.idempotency_key: Submitted(TaskId(row.id), DagId(row.dag_id), created=False)
         for row in rows
@@ -300,10 +306,12 @@ def _insert(
     if shared_dag_id:
         _insert_dag_row(tx, user_id, shared_dag_id, graph)
     fault("intake.before_commit")
-    inserts = [Call("insert_tasks", insert_params(user_id, rows))]
+    inserts = [StatementCall("insert_tasks", insert_params(user_id, rows))]
     if edges:
         edge_rows = [_edge_row(edge, ids, dag_ids) for edge in edges]
-        inserts.append(Call("insert_edges", {"user_id": user_id, "edges": as_json(edge_rows)}))
+        inserts.append(
+            StatementCall("insert_edges", {"user_id": user_id, "edges": as_json(edge_rows)})
+        )
     send(tx, *inserts)
     return [Submitted(ids[i], dag_ids[i], created=True) for i in range(len(tasks))]
 

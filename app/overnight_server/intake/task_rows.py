@@ -9,7 +9,7 @@ from uuid import UUID
 
 from overnight_server.domain.ids import DagId, TaskId
 from overnight_server.domain.locks import keys_of
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 
@@ -32,13 +32,13 @@ def task_row(
 
 
 @lru_cache
-def stored_policy(policy: RetryPolicy) -> dict[str, object]:
+def stored_policy(policy: RetryRules) -> dict[str, object]:
     """Return a retry policy as it is stored; equal policies return the same object.
 
     Fields that few tasks change are left out where they have their default, because every version
     of the task's row carries the policy.
     """
-    defaults = asdict(RetryPolicy())
+    defaults = asdict(RetryRules())
     return {
         name: value
         for name, value in asdict(policy).items()

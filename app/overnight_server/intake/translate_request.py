@@ -10,7 +10,7 @@ from overnight.models.queue import QueueSubmit
 from overnight_server.domain.capabilities import agent_capability
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
-from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
+from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.settings import Settings
 
@@ -81,7 +81,7 @@ def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> 
     )
 
 
-def retry_policy(requested: tasks.RetryPolicy | None, settings: Settings) -> RetryPolicy:
+def retry_policy(requested: tasks.RetryPolicy | None, settings: Settings) -> RetryRules:
     """Return the requested policy; fields that the request does not set come from the settings."""
     given = set() if requested is None else requested.model_fields_set
     requested = requested or tasks.RetryPolicy()
@@ -91,7 +91,7 @@ def retry_policy(requested: tasks.RetryPolicy | None, settings: Settings) -> Ret
         if strategy is Strategy.QUADRATIC
         else settings.retry_initial_delay_sec
     )
-    return RetryPolicy(
+    return RetryRules(
         strategy=strategy,
         initial_delay_sec=(
             default_delay if requested.initial_delay_sec is None else requested.initial_delay_sec

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import column, func, select, table
 
 from overnight_server.store.db import Db
-from overnight_server.store.models import Agent, SweepRun
+from overnight_server.store.models import AgentRow, SweepRunRow
 
 HTTP_TIMEOUT = 2.0
 # The sessions of the server, as Postgres lists them.
@@ -41,8 +41,8 @@ def draining_workers(db: Db, liveness: float) -> list[str]:
 
 
 def _workers_with_status(db: Db, liveness: float, status: str) -> list[str]:
-    is_live = Agent.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
-    query = select(Agent.id).where(Agent.status == status, is_live).order_by(Agent.id)
+    is_live = AgentRow.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
+    query = select(AgentRow.id).where(AgentRow.status == status, is_live).order_by(AgentRow.id)
     return db.atomically(lambda tx: list(tx.scalars(query)))
 
 
@@ -66,6 +66,6 @@ def seconds_since_each_dispatcher(db: Db, application_name: str) -> list[float |
 
 def seconds_since_last_sweep(db: Db) -> float | None:
     """Return the seconds since any maintenance sweep began; None if no sweep ever ran."""
-    age = func.extract("epoch", func.clock() - func.max(SweepRun.started_at))
+    age = func.extract("epoch", func.clock() - func.max(SweepRunRow.started_at))
     seconds = db.atomically(lambda tx: tx.scalar(select(age)))
     return None if seconds is None else float(seconds)

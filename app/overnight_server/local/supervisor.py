@@ -21,7 +21,7 @@ from overnight_server.local.service_state import (
     pause_before_restart,
     read_available,
 )
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 READINESS_PAUSE = 0.1
 LONGEST_SLEEP = 1.0
@@ -237,7 +237,7 @@ class Supervisor:
         if not supervised.restarts or self._stopping or self.stop_requests:
             return
         name = supervised.service.name
-        emit(Event.SERVICE_FAILED, role=name, code=supervised.exit_code, error=description)
+        emit(LogEvent.SERVICE_FAILED, role=name, code=supervised.exit_code, error=description)
         pause = pause_before_restart(supervised.failures)
         self.report(f"{name} {description}. It starts again in {pause:.0f} s. {self._tail(name)}")
 

@@ -11,9 +11,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO, cast
 
+from overnight.models.enums import PlanTier
 from overnight_server import telemetry
 from overnight_server.control.keys import seed_local_user
-from overnight_server.domain.plans import PlanTier
 from overnight_server.local.console import Console
 from overnight_server.local.errors import AlreadyRunning, LocalError
 from overnight_server.local.home import Home, LocalConnection

@@ -8,7 +8,7 @@ from overnight_server.fault_points import fault
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 
 def audit(db: Db) -> int:
@@ -17,7 +17,7 @@ def audit(db: Db) -> int:
     fault("audit.after_look")
     drifted = [user_id for user_id in candidates if _repair(db, user_id)]
     for user_id in drifted:
-        emit(Event.LANE_DRIFT, user_id=user_id)
+        emit(LogEvent.LANE_DRIFT, user_id=user_id)
     return len(drifted)
 
 

@@ -35,10 +35,10 @@ from overnight_server.intake.caps import Caps
 from overnight_server.outcome.settle import resolve_cancelled
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
-from overnight_server.store.batched_statements import Call
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 # A user's lane is locked while a chunk is changed, and claims skip the lane meanwhile.
 CHUNK: Final = 50
@@ -74,7 +74,7 @@ def run_bulks(db: Db, caps: Caps = DEFAULT_CAPS) -> int:
     the others, and the next pass tries it again. Retried tasks count as waiting work: those that
     exceed the `caps` are refused, as if each had been retried by itself.
     """
-    heads = db.run_batch(Call("running_bulks", {"limit": USERS}))
+    heads = db.run_batch(StatementCall("running_bulks", {"limit": USERS}))
     running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
     chunks_left = len(running) + FURTHER_CHUNKS
     total = 0
@@ -93,7 +93,7 @@ def _run_chunk(db: Db, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chunk:
     except DatabaseUnreachable:
         raise
     except Exception as error:  # noqa: BLE001 - any error concerns this operation only
-        emit(Event.BULK_STUCK, bulk_id=show_bulk(bulk_id), error=error)
+        emit(LogEvent.BULK_STUCK, bulk_id=show_bulk(bulk_id), error=error)
         return _Chunk(is_last=True)
     fault("bulk.after_commit")
     return chunk
@@ -128,7 +128,7 @@ def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chu
     ended = tx.execute(statement("end_bulk"), params).one()
     log_after_commit(
         tx,
-        Event.BULK_COMPLETED,
+        LogEvent.BULK_COMPLETED,
         bulk_id=show_bulk(bulk_id),
         changed=ended.changed,
         skipped=ended.skipped,

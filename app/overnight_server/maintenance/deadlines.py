@@ -8,7 +8,7 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.lifecycle import WAITING, Event, sources, target
+from overnight_server.domain.lifecycle import WAITING, LifecycleEvent, sources, target
 from overnight_server.domain.priority import DEADLINE_HORIZON
 from overnight_server.outcome.settle import dead_letter_unstarted
 from overnight_server.store import lanes
@@ -20,7 +20,7 @@ DEADLINE_EXCEEDED = "deadline_exceeded"
 # A stored sort key is updated when it is off by this many points.
 STEP = 0.1
 # Tasks that nobody runs; a running task may finish after its deadline.
-UNSTARTED = sorted(set(sources(Event.DEAD_LETTER)) & WAITING)
+UNSTARTED = sorted(set(sources(LifecycleEvent.DEAD_LETTER)) & WAITING)
 Cursor: TypeAlias = tuple[datetime, UUID]
 
 
@@ -66,7 +66,7 @@ def _dead_letter_batch(tx: Connection) -> tuple[int, int]:
             {
                 "tasks": [row.id for row in candidates],
                 "sources": UNSTARTED,
-                "target": target(Event.DEAD_LETTER),
+                "target": target(LifecycleEvent.DEAD_LETTER),
             },
         )
         .scalars()

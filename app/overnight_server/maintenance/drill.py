@@ -13,11 +13,11 @@ from enum import StrEnum
 from typing import Final
 from uuid import uuid4
 
+from overnight.models.enums import PlanTier
 from overnight_server.control.users import Overrides, create_user, override_limits
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.plans import PlanTier
 from overnight_server.gate.claim import ClaimSettings, claim_one
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask

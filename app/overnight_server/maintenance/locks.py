@@ -19,7 +19,7 @@ from overnight_server.dispatch.publish import Publisher
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.results import Interrupted
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 from overnight_server.domain.verdicts import TaskHistory, judge
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.settle import Ending, record
@@ -27,7 +27,7 @@ from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 BATCH = 500
 RELEASED = "lock_released"
@@ -162,7 +162,7 @@ def _end(
         user_id,
         row.claimed_by,
         result,
-        judge(TaskHistory(0, 1, RetryPolicy()), result, 0.0),
+        judge(TaskHistory(0, 1, RetryRules()), result, 0.0),
         bundle=row.bundle,
     )
     won = record(tx, [ending], keep_stale=False).won
@@ -173,7 +173,7 @@ def _finish(db: Db, ended: _EndedClaim, actor: str, kill: Kill) -> ReleasedLock:
     """Log the release, wake the dispatchers and kill the run, which can no longer write."""
     claim = ended.ending.claim
     emit(
-        Event.LOCK_RELEASED,
+        LogEvent.LOCK_RELEASED,
         lock_key=",".join(ended.keys),
         queue_id=show_task(claim.task_id),
         actor=actor,

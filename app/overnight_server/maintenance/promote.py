@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.fault_points import fault
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -31,8 +31,8 @@ def _promote_batch(tx: Connection) -> int:
         statement("promote"),
         {
             "tasks": [row.id for row in due],
-            "sources": sources(Event.PROMOTE),
-            "target": target(Event.PROMOTE),
+            "sources": sources(LifecycleEvent.PROMOTE),
+            "target": target(LifecycleEvent.PROMOTE),
         },
     )
     fault("promote.before_commit")

@@ -17,7 +17,7 @@ from overnight_server.domain.results import (
     Interrupted,
     Lost,
     Result,
-    Stopped,
+    StoppedByCancel,
     TimedOut,
 )
 from overnight_server.domain.verdicts import TaskHistory, judge
@@ -28,7 +28,7 @@ from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.run_rows import failures_of, policy_of
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 BATCH = 500
 ENDED_BY_FORCE = "ended_by_force"
@@ -81,7 +81,7 @@ def retire_agents(db: Db, *, silence: timedelta) -> int:
             tx.execute(statement("unskip_all_lanes"))
         for agent in retired:
             log_after_commit(
-                tx, Event.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent"
+                tx, LogEvent.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent"
             )
         return len(retired)
 
@@ -141,7 +141,7 @@ def _result_of(row: Mapping[str, Any]) -> Result:
     if row["state"] == State.CLAIMED:
         return Expired()
     if row["cancel_requested"]:
-        return Stopped()
+        return StoppedByCancel()
     if row["out_of_time"]:
         return TimedOut(by_plan=row["plan_limited"])
     if row["taken_away"]:
@@ -154,7 +154,7 @@ def _report(ending: Ending) -> None:
     if isinstance(ending.result, Expired):
         return  # logged as CLAIM_RELEASED
     emit(
-        Event.TASK_REAPED,
+        LogEvent.TASK_REAPED,
         queue_id=show_task(ending.claim.task_id),
         epoch=ending.claim.epoch,
         state=ending.verdict.event.value,

@@ -5,7 +5,7 @@ from sqlalchemy import Connection
 from overnight_server.fault_points import fault
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 BATCH = 500
 
@@ -17,7 +17,7 @@ def reset_cycles(db: Db) -> int:
         refreshed = db.atomically(_refresh_batch)
         fault("reset.after_commit")
         for user_id in refreshed.cycles:
-            emit(Event.CYCLE_RESET, user_id=user_id)
+            emit(LogEvent.CYCLE_RESET, user_id=user_id)
         total += refreshed.due
         if refreshed.due < BATCH:
             return total

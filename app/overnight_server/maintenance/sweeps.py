@@ -20,9 +20,9 @@ from overnight_server.maintenance.reap import end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import Settings
-from overnight_server.store.batched_statements import Call
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 # A worker is retired after this many times the silence after which the gate ignores its slots.
 RETIRE_FACTOR = 4
@@ -45,17 +45,19 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
     """
     sweep = SWEEPS[name]
     gap = 0.0 if force else sweep.interval(settings) / 2
-    if not db.run_batch(Call("begin_sweep", {"name": name, "gap": gap})):
+    if not db.run_batch(StatementCall("begin_sweep", {"name": name, "gap": gap})):
         return None
     fault("sweep.after_turn")
     began = time.monotonic()
     changed = sweep.run(db, settings)
     fault("sweep.before_end")
-    db.run_batch(Call("finish_sweep", {"name": name, "touched": changed}))
+    db.run_batch(StatementCall("finish_sweep", {"name": name, "touched": changed}))
     if changed:
         # A sweep that changed rows may have made a task ready or a slot free.
         db.wake()
-    emit(Event.SWEEP_RAN, sweep=name, changed=changed, seconds=round(time.monotonic() - began, 3))
+    emit(
+        LogEvent.SWEEP_RAN, sweep=name, changed=changed, seconds=round(time.monotonic() - began, 3)
+    )
     return changed
 
 

@@ -12,7 +12,7 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.triggers import fire_trigger
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 BATCH = 500
 # A trigger whose graph was refused is tried again after this time.
@@ -44,7 +44,7 @@ def _fire(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) -> bool:
     except DatabaseUnreachable:
         raise
     except Exception as error:  # noqa: BLE001 - any error concerns this trigger only
-        emit(Event.TRIGGER_STUCK, trigger_id=show_trigger(trigger_id), error=error)
+        emit(LogEvent.TRIGGER_STUCK, trigger_id=show_trigger(trigger_id), error=error)
         return False
     fault("intake.after_commit")
     return fired

@@ -14,10 +14,17 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.claims import Claim, Claimed, Failure, Run
+from overnight_server.domain.claims import Claim, Claimed, FailedRun, Run
 from overnight_server.domain.ids import TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import FINAL, MOVES, WAITING, State, sources, target
-from overnight_server.domain.lifecycle import Event as Move
+from overnight_server.domain.lifecycle import (
+    FINAL,
+    MOVES,
+    WAITING,
+    LifecycleEvent,
+    State,
+    sources,
+    target,
+)
 from overnight_server.domain.priority import score
 from overnight_server.domain.results import (
     Expired,
@@ -27,16 +34,16 @@ from overnight_server.domain.results import (
     Returned,
     WaitingForTasks,
 )
-from overnight_server.domain.retry import RetryPolicy
+from overnight_server.domain.retry import RetryRules
 from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 from overnight_server.fault_points import fault
 from overnight_server.outcome.suspend import suspend, tasks_not_spawned_by, would_close_circle
 from overnight_server.store import edges, lanes
 from overnight_server.store.after_commit import log_after_commit, request_cancel_after_commit
-from overnight_server.store.batched_statements import Call, execute_batch
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event
+from overnight_server.telemetry import LogEvent
 
 MAX_TEXT = 10_000
 # The priority that the escalation rule `priority` gives to a task that keeps failing: high.
@@ -53,7 +60,7 @@ INVALID_WAIT = Raised("invalid_wait", "was not spawned by this task", retryable=
 PARENT = "parent"
 PARENT_CANCELLED = "parent_cancelled"
 # The verdict on a claim that spends nothing does not depend on earlier runs.
-NO_HISTORY = TaskHistory(0, 1, RetryPolicy())
+NO_HISTORY = TaskHistory(0, 1, RetryRules())
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Ending:
     only_expired: bool = False
     bundle: UUID | None = None
     attempts: int = 0
-    failures: Sequence[Failure] = ()
+    failures: Sequence[FailedRun] = ()
 
 
 @dataclass
@@ -146,7 +153,7 @@ def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
 
 def claims_by_token(db: Db, pool: str, token: UUID) -> list[Claim]:
     """Return the claims of a pool that were made under this token and are still held."""
-    rows = db.run_batch(Call("claims_by_token", {"pool": pool, "token": token}))
+    rows = db.run_batch(StatementCall("claims_by_token", {"pool": pool, "token": token}))
     return [Claim(TaskId(row.id), row.epoch, row.token) for row in rows]
 
 
@@ -171,7 +178,7 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
         "verdicts": json.dumps([_without_nulls(_row(ending)) for ending in endings]),
         "escalated_priority": score(ESCALATED_PRIORITY),
     }
-    rows = execute_batch(tx, lock, Call("settle", verdicts))
+    rows = execute_batch(tx, lock, StatementCall("settle", verdicts))
     applied = {row.task_id for row in rows}
     for ending in endings:
         (settled.won if ending.claim.task_id in applied else settled.stale).append(ending)
@@ -194,7 +201,7 @@ def dead_letter_unstarted(tx: Connection, tasks: Sequence[UUID], reason: str) ->
     for task_id in tasks:
         log_after_commit(
             tx,
-            Event.TASK_DEAD_LETTERED,
+            LogEvent.TASK_DEAD_LETTERED,
             queue_id=show_task(TaskId(task_id)),
             epoch=None,
             attempts=None,
@@ -218,7 +225,7 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
         {
             "parents": parents,
             "sources": STOPPABLE_AT_ONCE,
-            "target": target(Move.CANCEL),
+            "target": target(LifecycleEvent.CANCEL),
             "reason": PARENT_CANCELLED,
         },
     ).all()
@@ -227,10 +234,14 @@ def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
         queue_id = show_task(TaskId(row.id))
         if row.is_waiting:
             log_after_commit(
-                tx, Event.TASK_CANCELLED, queue_id=queue_id, actor=PARENT, reason=PARENT_CANCELLED
+                tx,
+                LogEvent.TASK_CANCELLED,
+                queue_id=queue_id,
+                actor=PARENT,
+                reason=PARENT_CANCELLED,
             )
         else:
-            log_after_commit(tx, Event.CANCEL_REQUESTED, queue_id=queue_id, actor=PARENT)
+            log_after_commit(tx, LogEvent.CANCEL_REQUESTED, queue_id=queue_id, actor=PARENT)
             request_cancel_after_commit(tx)
 
 
@@ -242,13 +253,13 @@ def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[A
         if row.unrecorded_usd > 0
     ]
     if costs:
-        execute_batch(tx, Call("record_spending", {"costs": json.dumps(costs)}))
+        execute_batch(tx, StatementCall("record_spending", {"costs": json.dumps(costs)}))
     escalations = [_escalation(ending) for ending in won if ending.verdict.escalation is not None]
     if escalations:
         execute_batch(
-            tx, Call("insert_escalation_notices", {"escalations": json.dumps(escalations)})
+            tx, StatementCall("insert_escalation_notices", {"escalations": json.dumps(escalations)})
         )
-    dead = [ending for ending in won if ending.verdict.event is Move.DEAD_LETTER]
+    dead = [ending for ending in won if ending.verdict.event is LifecycleEvent.DEAD_LETTER]
     if dead:
         tx.execute(
             statement("insert_dead_letters"),
@@ -279,12 +290,12 @@ def _log_ending(tx: Connection, ending: Ending) -> None:
     task = {"queue_id": show_task(claim.task_id), "epoch": claim.epoch}
     if isinstance(ending.result, Expired):
         _log_released(tx, claim, ending.result.reason)
-    if verdict.event is not Move.DEAD_LETTER:
+    if verdict.event is not LifecycleEvent.DEAD_LETTER:
         return
     attempts = ending.attempts + int(verdict.spent)
     log_after_commit(
         tx,
-        Event.TASK_DEAD_LETTERED,
+        LogEvent.TASK_DEAD_LETTERED,
         **task,
         attempts=attempts,
         reason=verdict.reason,
@@ -294,7 +305,7 @@ def _log_ending(tx: Connection, ending: Ending) -> None:
         workers = {failure.agent for failure in ending.failures} | {ending.agent}
         log_after_commit(
             tx,
-            Event.POISON_FOUND,
+            LogEvent.POISON_FOUND,
             queue_id=task["queue_id"],
             deaths=len(ending.failures) + 1,
             workers=len(workers),
@@ -303,7 +314,9 @@ def _log_ending(tx: Connection, ending: Ending) -> None:
 
 def _log_released(tx: Connection, claim: Claim, reason: str) -> None:
     queue_id = show_task(claim.task_id)
-    log_after_commit(tx, Event.CLAIM_RELEASED, queue_id=queue_id, epoch=claim.epoch, reason=reason)
+    log_after_commit(
+        tx, LogEvent.CLAIM_RELEASED, queue_id=queue_id, epoch=claim.epoch, reason=reason
+    )
 
 
 def _check_wait(tx: Connection, ending: Ending) -> Ending:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from overnight_server.domain.claims import Claim, Run
-from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.fault_points import fault
-from overnight_server.store.batched_statements import Call
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
 from overnight_server.store.run_rows import run_of
 
@@ -29,11 +29,11 @@ def start_all(db: Db, claims: Sequence[Claim], *, holder: str, lease: timedelta)
         "claims": json.dumps([_claim_row(claim) for claim in claims]),
         "holder": holder,
         "lease": lease.total_seconds(),
-        "sources": sources(Event.START),
-        "target": target(Event.START),
+        "sources": sources(LifecycleEvent.START),
+        "target": target(LifecycleEvent.START),
     }
     fault("start.before_commit")
-    started = {row.id: row for row in db.run_batch(Call("start", params))}
+    started = {row.id: row for row in db.run_batch(StatementCall("start", params))}
     fault("start.after_commit")
     return [run_of(claim, started[claim.task_id]) for claim in claims if claim.task_id in started]
 

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from overnight_server.domain.ids import TaskId
-from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.store import graphs
 from overnight_server.store.graphs import EdgeRow
 from overnight_server.store.statements import statement
@@ -43,7 +43,11 @@ def suspend(tx: Connection, waiting: Mapping[TaskId, Sequence[UUID]]) -> None:
     params = {"tasks": list(waiting)}
     tx.execute(
         statement("make_unblocked_ready"),
-        {**params, "sources": sources(Event.UNBLOCK), "target": target(Event.UNBLOCK)},
+        {
+            **params,
+            "sources": sources(LifecycleEvent.UNBLOCK),
+            "target": target(LifecycleEvent.UNBLOCK),
+        },
     )
     for row in tx.execute(statement("graphs_of"), params).all():
         graphs.update_dependency_boosts(tx, row.user_id, row.dag_id)

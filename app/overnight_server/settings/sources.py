@@ -169,9 +169,9 @@ def _report_ignored(setting: str, instead: str) -> None:
     """Log that a retired setting has no effect."""
     # Users' commands read settings too and may be installed without structlog; they keep no log.
     with suppress(ModuleNotFoundError):
-        from overnight_server.telemetry import Event, emit  # noqa: PLC0415
+        from overnight_server.telemetry import LogEvent, emit  # noqa: PLC0415
 
-        emit(Event.SETTING_IGNORED, setting=setting, instead=instead)
+        emit(LogEvent.SETTING_IGNORED, setting=setting, instead=instead)
 
 
 def _flatten(content: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:

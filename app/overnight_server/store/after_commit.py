@@ -14,7 +14,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from overnight_server.domain.ids import DagId, show_dag
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 _KEY = "overnight_after_commit"
 _DAG_FINISHED = re.compile(r"DAG_FINISHED (\S+) (\w+) (\d+)")
@@ -34,7 +34,7 @@ class WakeUps(Protocol):
 class AfterCommit:
     """What to log and whom to wake once a transaction has committed."""
 
-    lines: list[tuple[Event, Mapping[str, object]]] = field(default_factory=list)
+    lines: list[tuple[LogEvent, Mapping[str, object]]] = field(default_factory=list)
     wakes: bool = False
     requests_cancel: bool = False
 
@@ -43,7 +43,7 @@ class AfterCommit:
         if finished := _DAG_FINISHED.search(notice):
             dag_id = show_dag(DagId(UUID(finished[1])))
             fields = {"dag_id": dag_id, "state": finished[2], "tasks": int(finished[3])}
-            self.lines.append((Event.DAG_FINISHED, fields))
+            self.lines.append((LogEvent.DAG_FINISHED, fields))
 
     def send(self, wake_ups: WakeUps | None) -> None:
         """Write the log lines, then send the wake-ups; several of one kind become one."""
@@ -65,7 +65,7 @@ def collect(tx: Connection) -> AfterCommit:
     return pending
 
 
-def log_after_commit(tx: Connection, event: Event, **fields: object) -> None:
+def log_after_commit(tx: Connection, event: LogEvent, **fields: object) -> None:
     """Write a log line once this transaction has committed."""
     _pending(tx).lines.append((event, fields))
 

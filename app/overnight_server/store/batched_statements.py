@@ -24,7 +24,7 @@ from overnight_server.store.lazy_begin_connection import (
 from overnight_server.store.statements import ensure_prepared, prepared
 
 
-class Call(NamedTuple):
+class StatementCall(NamedTuple):
     """The name of a statement and the values of its parameters."""
 
     name: str
@@ -61,7 +61,7 @@ register_adapter(
 NOW = AsIs("clock_now()")
 
 
-def execute_batch(tx: Connection, *calls: Call) -> Sequence[ResultRow]:
+def execute_batch(tx: Connection, *calls: StatementCall) -> Sequence[ResultRow]:
     """Execute statements in order, in one round trip; return the rows of the last one.
 
     Each statement takes its own snapshot, so it sees what other transactions committed while an
@@ -77,7 +77,7 @@ class PackedBatch(NamedTuple):
     sql: bytes
 
 
-def pack_batch(connection: Connection, *calls: Call) -> PackedBatch:
+def pack_batch(connection: Connection, *calls: StatementCall) -> PackedBatch:
     """Fill in the values of a batch; any connection of the same pool may send it."""
     with closing(_driver_connection(connection).cursor()) as cursor:
         return PackedBatch([call.name for call in calls], _sql(cursor, calls))
@@ -89,13 +89,13 @@ def send_batch(connection: Connection, batch: PackedBatch) -> Sequence[ResultRow
     return _send(connection, batch, NamedTupleCursor)
 
 
-def execute_and_commit(tx: Connection, *calls: Call) -> None:
+def execute_and_commit(tx: Connection, *calls: StatementCall) -> None:
     """Execute the last statements of a transaction and commit it in the same round trip."""
     batch = pack_batch(tx, *calls)
     _send(tx, batch._replace(sql=batch.sql + b"; COMMIT"), LazyBeginNamedTupleCursor)
 
 
-def prepend_call(tx: Connection, call: Call) -> None:
+def prepend_call(tx: Connection, call: StatementCall) -> None:
     """Send a statement together with, and before, the next statement of the transaction."""
     connection = _driver_connection(tx)
     with closing(connection.cursor()) as cursor:
@@ -119,7 +119,7 @@ def _send(
         cursor.close()
 
 
-def _sql(cursor: DBAPICursor, calls: Sequence[Call]) -> bytes:
+def _sql(cursor: DBAPICursor, calls: Sequence[StatementCall]) -> bytes:
     return b"; ".join(cursor.mogrify(prepared(call.name).execute, call.params) for call in calls)
 
 

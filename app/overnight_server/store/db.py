@@ -25,9 +25,9 @@ from overnight_server.domain.ids import UserId
 from overnight_server.store import uuids
 from overnight_server.store.after_commit import AfterCommit, WakeUps, collect
 from overnight_server.store.batched_statements import (
-    Call,
     PackedBatch,
     ResultRow,
+    StatementCall,
     pack_batch,
     prepend_call,
     send_batch,
@@ -192,7 +192,7 @@ class Db:
         if self._wake_ups is not None:
             self._wake_ups.wake()
 
-    def run_batch(self, *calls: Call) -> Sequence[ResultRow]:
+    def run_batch(self, *calls: StatementCall) -> Sequence[ResultRow]:
         """Execute statements as one transaction in one round trip; return the rows of the last one.
 
         It is repeated as in `atomically`.
@@ -223,11 +223,11 @@ class Db:
             for call in self._acting_user_calls():
                 prepend_call(tx, call)
 
-    def _acting_user_calls(self) -> Sequence[Call]:
+    def _acting_user_calls(self) -> Sequence[StatementCall]:
         if self._acting_user is None:
             return ()
         params = {name: str(value) for name, value in vars(self._acting_user).items()}
-        return (Call("set_acting_user", params),)
+        return (StatementCall("set_acting_user", params),)
 
     def close(self) -> None:
         """Close every connection."""
@@ -239,9 +239,9 @@ class ReservedConnection:
     """A connection taken from the pool in advance; `first_calls` precede every batch."""
 
     connection: Connection
-    first_calls: Sequence[Call]
+    first_calls: Sequence[StatementCall]
 
-    def pack(self, *calls: Call) -> PackedBatch:
+    def pack(self, *calls: StatementCall) -> PackedBatch:
         """Fill in the values of a batch that `send` will execute."""
         return pack_batch(self.connection, *self.first_calls, *calls)
 

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.lifecycle import Event, sources, target
-from overnight_server.store.batched_statements import Call, execute_batch
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.uuids import as_array
 
 
@@ -19,8 +19,8 @@ def resolve_dependents(tx: Connection, ended: Sequence[UUID]) -> None:
     if ended:
         params = {
             "ended": as_array(ended),
-            "sources": sources(Event.UNBLOCK),
-            "target": target(Event.UNBLOCK),
-            "cancelled": target(Event.CANCEL),
+            "sources": sources(LifecycleEvent.UNBLOCK),
+            "target": target(LifecycleEvent.UNBLOCK),
+            "cancelled": target(LifecycleEvent.CANCEL),
         }
-        execute_batch(tx, Call("resolve_dependents", params))
+        execute_batch(tx, StatementCall("resolve_dependents", params))

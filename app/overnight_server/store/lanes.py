@@ -8,9 +8,9 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.lifecycle import Event, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.store import windows
-from overnight_server.store.batched_statements import Call, execute_batch
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -48,9 +48,9 @@ def lock(tx: Connection, users: Iterable[UUID]) -> None:
     execute_batch(tx, lock_call(users))
 
 
-def lock_call(users: Iterable[UUID]) -> Call:
+def lock_call(users: Iterable[UUID]) -> StatementCall:
     """Return the call that locks these users' lanes, for a batch with the statements after it."""
-    return Call("lock_lanes", {"users": sorted(set(users))})
+    return StatementCall("lock_lanes", {"users": sorted(set(users))})
 
 
 def read(
@@ -60,7 +60,7 @@ def read(
 
     With `hold` the lane is locked until the transaction ends, as `lock` does.
     """
-    read_call = Call("read_lane", {"user_id": user_id, "with_depth": with_depth})
+    read_call = StatementCall("read_lane", {"user_id": user_id, "with_depth": with_depth})
     locks = [lock_call([user_id])] if hold else []
     rows = execute_batch(tx, *locks, read_call)
     if rows and rows[0].is_due:
@@ -92,8 +92,8 @@ def end_nights(tx: Connection, users: Iterable[UUID]) -> None:
             statement("release_night_waiters"),
             {
                 "users": list(ended),
-                "sources": sources(Event.UNBLOCK),
-                "target": target(Event.UNBLOCK),
+                "sources": sources(LifecycleEvent.UNBLOCK),
+                "target": target(LifecycleEvent.UNBLOCK),
             },
         )
 
@@ -142,9 +142,9 @@ def unskip_lanes(db: Db, pool: str | None = None) -> None:
 
 def depth(tx: Connection) -> int:
     """Return how many tasks of all users are waiting."""
-    return int(execute_batch(tx, Call("depth"))[0].waiting)
+    return int(execute_batch(tx, StatementCall("depth"))[0].waiting)
 
 
 def locked_depth(tx: Connection) -> int:
     """Return how many tasks of all users are waiting; other callers of this function wait."""
-    return int(execute_batch(tx, Call("lock_depth"), Call("depth"))[0].waiting)
+    return int(execute_batch(tx, StatementCall("lock_depth"), StatementCall("depth"))[0].waiting)

@@ -13,7 +13,7 @@ from sqlalchemy.pool import NullPool
 
 from overnight_server.store.db import Timeouts, connect_args, driver_url
 from overnight_server.store.schema_fingerprint import check_schema
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 SCRIPTS = Path(__file__).parent / "migrations"
 # The key of the advisory lock that lets only one upgrade run at a time; held for the session.
@@ -35,7 +35,7 @@ def upgrade(url: str, revision: str = "head") -> None:
         check_schema(connection)
         after = current_revision(connection)
     if after != before:
-        emit(Event.MIGRATED, revision=after, seconds=round(time.monotonic() - started, 3))
+        emit(LogEvent.MIGRATED, revision=after, seconds=round(time.monotonic() - started, 3))
 
 
 def check(url: str) -> None:

@@ -33,7 +33,7 @@ class Base(DeclarativeBase):
     }
 
 
-class User(Base):
+class UserRow(Base):
     """A user with the limits that apply; the plan was only the template for them."""
 
     __tablename__ = "users"
@@ -58,7 +58,7 @@ class User(Base):
     disabled_at: Mapped[datetime | None]
 
 
-class Lane(Base):
+class LaneRow(Base):
     """A user's counters and limits as the gate reads them; its row lock is the user's mutex."""
 
     __tablename__ = "lanes"
@@ -92,7 +92,7 @@ class Lane(Base):
     eligible: Mapped[bool]
 
 
-class ApiKey(Base):
+class ApiKeyRow(Base):
     """An API key; only its hash is stored."""
 
     __tablename__ = "api_keys"
@@ -111,7 +111,7 @@ class ApiKey(Base):
     replaced_by: Mapped[str | None]
 
 
-class LedgerEntry(Base):
+class LedgerEntryRow(Base):
     """Seconds charged or refunded for one attempt in one billing month; never changed."""
 
     __tablename__ = "usage_ledger"
@@ -127,7 +127,7 @@ class LedgerEntry(Base):
     recorded_at: Mapped[datetime]
 
 
-class Notice(Base):
+class NoticeRow(Base):
     """A message for a user, written once per kind and subject, such as "80 % of hours used"."""
 
     __tablename__ = "notices"
@@ -141,7 +141,7 @@ class Notice(Base):
     at: Mapped[datetime]
 
 
-class Agent(Base):
+class AgentRow(Base):
     """A worker or pull agent that offers slots in a pool."""
 
     __tablename__ = "agents"
@@ -164,7 +164,7 @@ class Agent(Base):
     drain_requested_at: Mapped[datetime | None]
 
 
-class SweepRun(Base):
+class SweepRunRow(Base):
     """When a maintenance sweep last ran; beat processes update this row to run it only once."""
 
     __tablename__ = "sweeps"

@@ -4,9 +4,9 @@ import json
 from dataclasses import fields
 from functools import lru_cache
 
-from overnight_server.domain.claims import Claim, Failure, Run
+from overnight_server.domain.claims import Claim, FailedRun, Run
 from overnight_server.domain.ids import DagId, UserId
-from overnight_server.domain.retry import Escalation, RetryPolicy, Strategy
+from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.store.batched_statements import ResultRow
 
 
@@ -34,7 +34,7 @@ def run_of(claim: Claim, row: ResultRow) -> Run:
 
 
 @lru_cache
-def policy_of(text: str) -> RetryPolicy:
+def policy_of(text: str) -> RetryRules:
     """Return the retry policy that a JSON text describes; cached, because most tasks share one.
 
     Fields and values that this release does not know are ignored: such a row, written by another
@@ -42,7 +42,7 @@ def policy_of(text: str) -> RetryPolicy:
     """
     stored = json.loads(text)
     values = {
-        field.name: stored[field.name] for field in fields(RetryPolicy) if field.name in stored
+        field.name: stored[field.name] for field in fields(RetryRules) if field.name in stored
     }
     strategy = values.pop("strategy", None)
     if strategy in set(Strategy):
@@ -53,9 +53,9 @@ def policy_of(text: str) -> RetryPolicy:
     for name in ("retry_on", "no_retry_on"):
         if name in values:
             values[name] = tuple(values[name])
-    return RetryPolicy(**values)
+    return RetryRules(**values)
 
 
-def failures_of(stored: list[dict[str, str]] | None) -> tuple[Failure, ...]:
+def failures_of(stored: list[dict[str, str]] | None) -> tuple[FailedRun, ...]:
     """Return earlier failures from the JSON that `spent_runs` aggregated."""
-    return tuple(Failure(entry["agent"], entry["outcome"]) for entry in stored or ())
+    return tuple(FailedRun(entry["agent"], entry["outcome"]) for entry in stored or ())

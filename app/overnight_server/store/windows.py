@@ -8,23 +8,23 @@ from uuid import UUID
 
 from sqlalchemy import Connection
 
+from overnight.models.enums import AtClosing
 from overnight_server.domain.windows import (
     UNKNOWN_ZONE_RETRY,
-    AtClosing,
-    Window,
+    NightWindow,
     WindowState,
     is_zone,
     window_state,
 )
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 
 
 def refresh_windows(tx: Connection, users: Iterable[UUID]) -> None:
     """Open or close the windows of these users as of now; the caller holds their lanes."""
     rows = tx.execute(statement("read_windows"), {"users": sorted(set(users))}).all()
     # Many users have the same window, and all rows carry the same instant.
-    hours_by_window: dict[Window, WindowState | None] = {}
+    hours_by_window: dict[NightWindow, WindowState | None] = {}
     states = []
     for row in rows:
         window = window_of(row._asdict())
@@ -39,11 +39,11 @@ def refresh_windows(tx: Connection, users: Iterable[UUID]) -> None:
     tx.execute(statement("write_windows"), {"lane_states": json.dumps(states, default=str)})
 
 
-def window_of(row: Mapping[str, Any]) -> Window | None:
+def window_of(row: Mapping[str, Any]) -> NightWindow | None:
     """Return the window that a user's columns describe; None for a user without one."""
     if row["window_zone"] is None:
         return None
-    return Window(
+    return NightWindow(
         row["window_zone"],
         row["window_from"],
         row["window_to"],
@@ -52,11 +52,11 @@ def window_of(row: Mapping[str, Any]) -> Window | None:
 
 
 def _lane_state(
-    user_id: UUID, window: Window, state: WindowState | None, now: datetime
+    user_id: UUID, window: NightWindow, state: WindowState | None, now: datetime
 ) -> dict[str, object]:
     if state is None:
         # A zone that this Python does not know must not stop the gate for other users.
-        emit(Event.WINDOW_UNREADABLE, user_id=user_id, zone=window.zone)
+        emit(LogEvent.WINDOW_UNREADABLE, user_id=user_id, zone=window.zone)
         return {"user_id": user_id, "closed": True, "changes_at": now + UNKNOWN_ZONE_RETRY}
     carries_over = not state.is_open and window.at_closing is AtClosing.CONTINUE
     stops = window.at_closing is AtClosing.STOP

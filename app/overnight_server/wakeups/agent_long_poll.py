@@ -17,7 +17,7 @@ from overnight_server.domain.ids import UserId
 from overnight_server.event_log.feed import POLL_SECONDS, RETRY_SECONDS
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
-from overnight_server.telemetry import Event, Outage
+from overnight_server.telemetry import LogEvent, Outage
 
 
 class WaitingAgent:
@@ -85,7 +85,7 @@ class AgentLongPoll:
 
     async def _poll(self) -> None:
         """Query while any agent waits."""
-        outage = Outage(Event.DATABASE_UNREACHABLE, Event.DATABASE_BACK)
+        outage = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
         while self._waiting and not self.is_closed:
             await asyncio.sleep(RETRY_SECONDS if outage.is_on else self._poll_seconds)
             agents = list(self._waiting)

@@ -15,7 +15,7 @@ from redis import Connection
 from redis.client import PubSub
 
 from overnight_server.fault_points import fault
-from overnight_server.telemetry import Event, emit
+from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 DISPATCHERS_CHANNEL = "wake"
@@ -114,7 +114,7 @@ class Waker:
                     self._connection = None
                     if connection is not None:
                         connection.disconnect()
-                    emit(Event.WAKE_UP_FAILED, error=str(error))
+                    emit(LogEvent.WAKE_UP_FAILED, error=str(error))
 
     def _publish_requested(self, connection: Connection) -> None:
         cancel, self._cancel_requested = self._cancel_requested, False
@@ -171,7 +171,7 @@ class WakeUpListener:
                 if self._receive(min(left, STOP_CHECK_SECONDS)):
                     return True
             except redis.RedisError as error:
-                emit(Event.WAKE_UP_FAILED, error=str(error))
+                emit(LogEvent.WAKE_UP_FAILED, error=str(error))
                 self._unsubscribe()
                 stop.wait(min(left, STOP_CHECK_SECONDS))
         return False

@@ -125,7 +125,7 @@ def framework_error(request: Request, error: Exception) -> Response:
 
 def database_unavailable(request: Request, error: Exception) -> Response:
     """Return 503 while Postgres cannot be reached or is too busy; nothing was written."""
-    telemetry.emit(telemetry.Event.DATABASE_UNREACHABLE, error=str(error).strip())
+    telemetry.emit(telemetry.LogEvent.DATABASE_UNREACHABLE, error=str(error).strip())
     return refused(request, errors.Unavailable())
 
 
@@ -144,7 +144,7 @@ def database_error(request: Request, error: Exception) -> Response:
 def unexpected(request: Request, error: Exception) -> Response:
     """Log an unexpected error and return 500 without its details."""
     telemetry.emit(
-        telemetry.Event.REQUEST_FAILED,
+        telemetry.LogEvent.REQUEST_FAILED,
         method=request.method,
         path=request.url.path,
         error=f"{type(error).__name__}: {error}",

@@ -15,6 +15,7 @@ from overnight.models.admin import (
     UserDetail,
     UserLimitsDetail,
 )
+from overnight.models.enums import PlanTier
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.pagination import (
@@ -43,7 +44,7 @@ from overnight_server.control.users import (
 )
 from overnight_server.control.windows import set_window
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.plans import OnExhausted, PlanTier
+from overnight_server.domain.plans import OnExhausted
 from overnight_server.insight.limits import user_limits
 from overnight_server.insight.notices import list_notices
 from overnight_server.insight.users import get_user, list_users

@@ -15,7 +15,7 @@ from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import Forbidden
-from overnight.models.agents import Agent, AgentHeartbeat, AgentRegister, ClaimedTask, Ok
+from overnight.models.agents import AgentHeartbeat, AgentRegister, ClaimedTask, Ok, RegisteredAgent
 from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
@@ -42,11 +42,11 @@ MAX_PAUSE_SECONDS = 5.0
 @router.post(
     "",
     status_code=201,
-    responses=repeated_response(Agent, "The existing agent of this name, updated."),
+    responses=repeated_response(RegisteredAgent, "The existing agent of this name, updated."),
 )
 def register_agent(
     body: AgentRegister, response: Response, deps: Injected, caller: AgentRunner
-) -> Agent:
+) -> RegisteredAgent:
     """Register an agent; with the name of an existing agent, update that one and respond 200."""
     if body.serves == "everyone":
         _check_all_users_scope(caller)
@@ -74,13 +74,13 @@ def register_agent(
 
 
 @router.get("")
-def list_own_agents(deps: Injected, caller: AgentRunner) -> list[Agent]:
+def list_own_agents(deps: Injected, caller: AgentRunner) -> list[RegisteredAgent]:
     """List the caller's agents, ordered by name."""
     return list_agents(deps.db, caller.user_id)
 
 
 @router.get("/{agent_id}")
-def read_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Agent:
+def read_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> RegisteredAgent:
     """Return one of the caller's agents."""
     return get_agent(deps.db, caller.user_id, agent_id)
 

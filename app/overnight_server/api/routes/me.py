@@ -9,7 +9,7 @@ from overnight.models.tasks import UserLimits
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.control.windows import set_window
-from overnight_server.domain.windows import Window, parse_window
+from overnight_server.domain.windows import NightWindow, parse_window
 from overnight_server.insight.limits import user_limits
 from overnight_server.insight.users import get_user
 
@@ -43,7 +43,7 @@ def read_limits(deps: Injected, caller: Reader) -> UserLimitsDetail:
     return user_limits(deps.db, caller.user_id, default_max_pending=default)
 
 
-def parse_body_window(body: WindowRequest) -> Window:
+def parse_body_window(body: WindowRequest) -> NightWindow:
     """Return the window of a request body; raise InvalidRequest if it opens when it closes."""
     if body.opens == body.closes:
         raise InvalidRequest("closes", "is the same time as opens", legal="another time of day")

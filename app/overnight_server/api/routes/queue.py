@@ -84,7 +84,7 @@ def _submit(
     body: QueueSubmit, source: str | None, response: Response, deps: Dependencies, caller: Caller
 ) -> QueueAccepted:
     if body.agent_url is not None:
-        telemetry.emit(telemetry.Event.AGENT_URL_IGNORED, user_id=caller.user_id)
+        telemetry.emit(telemetry.LogEvent.AGENT_URL_IGNORED, user_id=caller.user_id)
     with recording_job(deps.db, caller.user_id, body.source_job) as job:
         new_task = prompted_task(body, deps.settings, source)
         submitted = submit(deps.db, caller.user_id, new_task, Caps.of(deps.settings))

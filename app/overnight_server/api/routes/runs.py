@@ -52,8 +52,8 @@ from overnight_server.domain.results import (
     Raised,
     Result,
     Returned,
-    Stopped,
-    Suspended,
+    StoppedByBudget,
+    StoppedByCancel,
     TimedOut,
     WaitingForTasks,
 )
@@ -236,9 +236,9 @@ def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
     def result(_: Run) -> Result:
         match request.reason:
             case "cancelled":
-                return Stopped(**_spending(request))
+                return StoppedByCancel(**_spending(request))
             case "budget":
-                return Suspended(**_spending(request))
+                return StoppedByBudget(**_spending(request))
             case reason:
                 return Interrupted(reason, **_spending(request))
 

@@ -14,7 +14,7 @@ from overnight_server.cli.terminal import (
     task_output,
     wait_for_task,
 )
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Task
@@ -145,7 +145,7 @@ def add(
 ) -> None:
     """Submit a task and print its id; with --wait, wait for its end and print the task."""
     if priority is not None and priority_score is not None:
-        raise Failure("--priority and --priority-score exclude each other", code=Code.USAGE)
+        raise CommandFailure("--priority and --priority-score exclude each other", code=Code.USAGE)
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
     with connection.client(url, api_key_file) as client:
         with short_ids.naming_option("--dag"):
@@ -210,7 +210,7 @@ def queue(
     title = " ".join(prompt.split())
     if not title:
         hint = "Write the prompt as an argument, or pass @FILE, or - for stdin."
-        raise Failure("PROMPT is empty.", hint=hint, code=Code.USAGE)
+        raise CommandFailure("PROMPT is empty.", hint=hint, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
         task = client.tasks.create(
             title[:LONGEST_TITLE],

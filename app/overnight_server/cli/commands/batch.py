@@ -10,7 +10,7 @@ import typer
 from overnight_server.cli import connection
 from overnight_server.cli.commands import batch_files, forecast
 from overnight_server.cli.terminal import arguments, options, output, task_output, wait_for_task
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client, Task
@@ -54,11 +54,13 @@ def batch(
         output.document(batch_files.schema())
         return
     if file is None:
-        raise Failure("FILE is missing.", hint="Pass a file, or - for stdin.", code=Code.USAGE)
+        raise CommandFailure(
+            "FILE is missing.", hint="Pass a file, or - for stdin.", code=Code.USAGE
+        )
     if dry_run and wait:
-        raise Failure("--dry-run and --wait exclude each other", code=Code.USAGE)
+        raise CommandFailure("--dry-run and --wait exclude each other", code=Code.USAGE)
     if by is not None and not dry_run:
-        raise Failure("--by needs --dry-run: it is about the simulation", code=Code.USAGE)
+        raise CommandFailure("--by needs --dry-run: it is about the simulation", code=Code.USAGE)
     name, entries = read(file)
     with connection.client(url, api_key_file) as client:
         if dry_run:
@@ -119,7 +121,7 @@ def plan(
 
 
 def read(file: str) -> tuple[str, list[batch_files.Entry]]:
-    """Return the name of the file for messages, and its entries; raise Failure for any fault."""
+    """Return the file name for messages, and its entries; raise CommandFailure for any fault."""
     name = _name_of(file)
     return name, _parse(name, _text_of(file))
 
@@ -142,15 +144,17 @@ def _parse(name: str, text: str) -> list[batch_files.Entry]:
     return entries
 
 
-def _failure(name: str, faults: list[batch_files.FileFault], *, submitted: int = 0) -> Failure:
+def _failure(
+    name: str, faults: list[batch_files.FileFault], *, submitted: int = 0
+) -> CommandFailure:
     """Return a failure that reports every fault: as lines for people, as fields for programs."""
     lines = [fault.line_text(name) for fault in faults]
     fields = [{"file": name, **asdict(fault)} for fault in faults]
     if len(lines) == 1:
-        return Failure(lines[0], code=Code.USAGE, faults=fields)
+        return CommandFailure(lines[0], code=Code.USAGE, faults=fields)
     before = f"{submitted} were submitted before" if submitted else "nothing was submitted"
     message = f"{name} has {len(faults)} faults; {before}"
-    return Failure(message, code=Code.USAGE, lines=lines, faults=fields)
+    return CommandFailure(message, code=Code.USAGE, lines=lines, faults=fields)
 
 
 def _submit(
@@ -245,7 +249,7 @@ def _simulate_indexed(client: "Client", batch: dict[str, Any], by: datetime | No
         tasks = [dict(task) for task in batch["tasks"]]
         edges = [(int(parent), int(child)) for parent, child in batch.get("edges") or ()]
     except (TypeError, ValueError) as error:
-        raise Failure(
+        raise CommandFailure(
             "The batch is neither a list of tasks nor an object with tasks.",
             hint='Write [{"title": "…"}] or {"tasks": […], "edges": [[0, 1]]}.',
             code=Code.USAGE,

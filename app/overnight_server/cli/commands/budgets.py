@@ -8,7 +8,7 @@ import typer
 from overnight_server.cli import connection
 from overnight_server.cli.commands import users
 from overnight_server.cli.terminal import options, output, short_ids, task_output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
@@ -152,7 +152,7 @@ def _amount(text: str) -> float | None:
         return float(text)
     except ValueError as error:
         message = f"--usd: {text!r} is neither an amount nor 'none'"
-        raise Failure(message, code=Code.USAGE) from error
+        raise CommandFailure(message, code=Code.USAGE) from error
 
 
 def _report(document: Mapping[str, object], name: str, usd: float | None, *, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from overnight_server.cli.terminal import (
     short_ids,
     task_output,
 )
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
@@ -149,7 +149,7 @@ def cancel(
         return
     if chosen or preview:
         message = "ID and a filter exclude each other"
-        raise Failure(message, code=Code.USAGE)
+        raise CommandFailure(message, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
         stopped = client.bulk.cancel(short_ids.resolve_bulk(client, bulk))
     _show(stopped, as_json=as_json)
@@ -187,7 +187,7 @@ def reprioritise(
     """Change the priority of all matching tasks that have not started."""
     if priority is None and priority_score is None:
         hint = "Pass --priority 1 to 4, or --score 0 to 100."
-        raise Failure("The new priority is missing.", hint=hint, code=Code.USAGE)
+        raise CommandFailure("The new priority is missing.", hint=hint, code=Code.USAGE)
     chosen = _filter(locals())
     order = {"priority": priority, "priority_score": priority_score}
     mode = _Mode(preview, yes, no_wait, as_json, url, api_key_file)
@@ -274,7 +274,7 @@ def _filter(values: dict[str, Any]) -> dict[str, Any]:
         fields["everything"] = True
     if not fields and values.get("bulk") is None:
         hint = "Pass a filter such as --status failed or --type report, or --everything."
-        raise Failure("The filter is missing.", hint=hint, code=Code.USAGE)
+        raise CommandFailure("The filter is missing.", hint=hint, code=Code.USAGE)
     return fields
 
 
@@ -304,7 +304,9 @@ def _run(action: str, order: dict[str, Any], mode: _Mode) -> None:
     else:
         _show(ended, as_json=False)
     if ended.state == "cancelled":
-        raise Failure(f"{ended.id} was cancelled before it had ended.", code=Code.ENDED_BADLY)
+        raise CommandFailure(
+            f"{ended.id} was cancelled before it had ended.", code=Code.ENDED_BADLY
+        )
 
 
 def _confirm(preview: "BulkPreview") -> None:

@@ -30,13 +30,13 @@ def task_ids(incomplete: str) -> list[tuple[str, str]]:
     """Return the ids of recent tasks with state and title; nothing if the server is not running."""
     from overnight import Client, OvernightError
     from overnight_server.cli.connection import find_server
-    from overnight_server.cli.terminal.failures import Failure
+    from overnight_server.cli.terminal.failures import CommandFailure
 
     try:
         server = find_server(None, None)
         with Client(server.url, server.api_key, retries=0, timeout=TIMEOUT_SECONDS) as client:
             recent = list(client.tasks.list(limit=SUGGESTED))
-    except (Failure, OvernightError):
+    except (CommandFailure, OvernightError):
         return []
     return [
         (task.id, output.printable(f"{task.state}: {task.title}"))

@@ -7,7 +7,7 @@ import typer
 
 from overnight_server.cli import connection
 from overnight_server.cli.terminal import dag_tree, options, output, short_ids, task_output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 app = typer.Typer(help="Show, draw, cancel and retry graphs of tasks.", no_args_is_help=True)
 DagRef = Annotated[
@@ -109,7 +109,7 @@ def graph(
     try:
         file.write_text(picture, encoding="utf-8")
     except OSError as error:
-        raise Failure(f"cannot write {file}: {error.strerror}", code=Code.USAGE) from error
+        raise CommandFailure(f"cannot write {file}: {error.strerror}", code=Code.USAGE) from error
     output.note(f"Drew {len(drawn.tasks)} tasks to {file}.")
 
 
@@ -119,7 +119,7 @@ def _form(form: str | None, file: Path | None) -> str:
         if file is None:
             return "svg"
         if file.suffix.lower() not in SUFFIXES:
-            raise Failure(
+            raise CommandFailure(
                 f"-o: the suffix of {file.name!r} is not that of a drawing",
                 hint=f"Use one of {', '.join(SUFFIXES)}, or pass --format.",
                 code=Code.USAGE,
@@ -127,7 +127,7 @@ def _form(form: str | None, file: Path | None) -> str:
         return SUFFIXES[file.suffix.lower()]
     if form not in FORMATS:
         hint = f"Allowed: {', '.join(FORMATS)}."
-        raise Failure(f"--format: {form!r} is not a format", hint=hint, code=Code.USAGE)
+        raise CommandFailure(f"--format: {form!r} is not a format", hint=hint, code=Code.USAGE)
     return form
 
 

@@ -7,7 +7,7 @@ import typer
 
 from overnight_server.cli import database
 from overnight_server.cli.terminal import confirm, options, output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight_server.maintenance.drill import DrillReport
@@ -49,7 +49,9 @@ def broker(
         with database.opened(database.ADMIN_ROLE) as admin_db, database.opened() as db:
             done = lose_broker(admin_db, db, settings, tasks=tasks, wipes=wipes, report=output.note)
     except RedisError as error:
-        raise Failure(f"Redis does not respond: {error}", hint=database.NO_REDIS_ADVICE) from error
+        raise CommandFailure(
+            f"Redis does not respond: {error}", hint=database.NO_REDIS_ADVICE
+        ) from error
     if as_json:
         output.document(asdict(done) | {"result": done.outcome, "passed": done.passed})
     else:

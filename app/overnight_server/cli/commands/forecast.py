@@ -8,7 +8,7 @@ import typer
 from overnight_server.cli import connection
 from overnight_server.cli.commands.tasks import AllUsers
 from overnight_server.cli.terminal import options, output, short_ids, task_output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 from overnight_server.domain.reasons import listed
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def forecast(
 ) -> None:
     """Print when your tasks are expected to start and end, simulated with the scheduler's rules."""
     if all_users and task is None:
-        raise Failure("--all-users needs the ID of a task.", code=Code.USAGE)
+        raise CommandFailure("--all-users needs the ID of a task.", code=Code.USAGE)
     with connection.client(url, api_key_file, as_admin=all_users) as client:
         if task is not None and all_users:
             single = client.admin.forecast(short_ids.resolve_of_all_users(client, task))

@@ -7,7 +7,7 @@ import typer
 
 from overnight_server.cli import connection
 from overnight_server.cli.terminal import options, output, short_ids, task_output
-from overnight_server.cli.terminal.failures import Failure
+from overnight_server.cli.terminal.failures import CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
@@ -141,7 +141,7 @@ def _resolve(client: "Client", user: str, reference: str) -> str:
     holders = sorted({lock.task_id for lock in client.admin.locks(user=user)})
     if short_ids.is_whole(reference) and short_ids.whole(reference) not in holders:
         message = f"{short_ids.whole(reference)} holds no lock of {user}."
-        raise Failure(message, hint="`overnight locks list` shows all locks.")
+        raise CommandFailure(message, hint="`overnight locks list` shows all locks.")
     return short_ids.choose(reference, holders, among="task with a lock")
 
 

@@ -8,7 +8,7 @@ import typer
 
 from overnight_server.cli import connection, database
 from overnight_server.cli.terminal import options, output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 
 def migrate(
@@ -32,7 +32,7 @@ def migrate(
     if current == newest:
         output.line(f"The database is at {newest}.")
         return
-    raise Failure(
+    raise CommandFailure(
         f"The database is at {current or 'no version'}, this release needs {newest}.",
         hint="Run `overnight migrate`.",
     )
@@ -53,7 +53,7 @@ def sweep(
 
     if name not in SWEEPS:
         hint = f"The sweeps are {', '.join(SWEEPS)}."
-        raise Failure(f"There is no sweep {name!r}.", hint=hint, code=Code.USAGE)
+        raise CommandFailure(f"There is no sweep {name!r}.", hint=hint, code=Code.USAGE)
     settings = database.settings()
     telemetry.configure(settings.log_format, settings.log_level, "sweep")
     with database.opened() as db:
@@ -61,7 +61,7 @@ def sweep(
             done = run_sweep(db, settings, name, force=True)
         except (BrokerUnreachable, NoBroker) as error:
             message = f"The sweep {name} needs Redis: {error}"
-            raise Failure(message, hint=database.NO_REDIS_ADVICE) from error
+            raise CommandFailure(message, hint=database.NO_REDIS_ADVICE) from error
     if as_json:
         output.document({"sweep": name, "done": done})
     else:

@@ -13,7 +13,7 @@ import typer
 
 from overnight_server.cli import connection, database
 from overnight_server.cli.terminal import options
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight_server.settings import Settings
@@ -29,9 +29,9 @@ def api() -> None:
     import uvicorn
 
     from overnight_server.api.main import create_app
-    from overnight_server.api.server import Server
+    from overnight_server.api.server import ApiServer
     from overnight_server.fault_points import arm
-    from overnight_server.telemetry import Event, configure, emit
+    from overnight_server.telemetry import LogEvent, configure, emit
 
     settings = database.settings_with_database()
     _check_schema(str(settings.database_url))
@@ -40,7 +40,7 @@ def api() -> None:
     listener = _listen(settings.api_host, settings.api_port)
     address = f"http://{settings.api_host}:{listener.getsockname()[1]}"
     served = create_app(settings)
-    server = Server(
+    server = ApiServer(
         served,
         uvicorn.Config(
             served,
@@ -52,11 +52,11 @@ def api() -> None:
     )
     # uvicorn raises the signal again after its shutdown; a SIGTERM is not a failure.
     signal.signal(signal.SIGTERM, _exit)
-    emit(Event.SERVICE_STARTED, role="api", pid=os.getpid(), address=address)
+    emit(LogEvent.SERVICE_STARTED, role="api", pid=os.getpid(), address=address)
     try:
         server.run(sockets=[listener])
     finally:
-        emit(Event.SERVICE_STOPPED, role="api", pid=os.getpid())
+        emit(LogEvent.SERVICE_STOPPED, role="api", pid=os.getpid())
 
 
 def dispatcher() -> None:
@@ -100,7 +100,7 @@ def flower() -> None:
     """Serve Flower, which shows Celery's workers and messages, behind a password."""
     settings = _settings()
     if not settings.flower_password:
-        raise Failure(
+        raise CommandFailure(
             "Flower needs a password.",
             hint="Set OVERNIGHT_FLOWER_PASSWORD; `overnight up` creates one.",
             code=Code.USAGE,
@@ -117,7 +117,7 @@ def mcp(*, url: options.Url = None, api_key_file: options.KeyFile = None) -> Non
     """
     if find_spec("mcp") is None:
         message = "`overnight mcp` needs the MCP SDK: pip install 'overnight[mcp]'"
-        raise Failure(message, code=Code.USAGE)
+        raise CommandFailure(message, code=Code.USAGE)
     from overnight.mcp.server import TaskClaim, serve
 
     server = connection.find_server(url, api_key_file)
@@ -184,14 +184,14 @@ def _settings() -> "Settings":
 
 
 def _check_schema(url: str) -> None:
-    """Raise Failure if another release created the tables of the database."""
+    """Raise CommandFailure if another release created the tables of the database."""
     from overnight_server.store import migrate
     from overnight_server.store.schema_fingerprint import ADVICE, SchemaMismatch
 
     try:
         migrate.check(url)
     except SchemaMismatch as error:
-        raise Failure(str(error), hint=ADVICE) from error
+        raise CommandFailure(str(error), hint=ADVICE) from error
 
 
 def _exec_celery(arguments: list[str]) -> Never:
@@ -205,7 +205,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
     except OSError as error:
-        raise Failure(
+        raise CommandFailure(
             f"Cannot listen on {host}:{port}: {error.strerror}",
             hint="Set another address with OVERNIGHT_API_HOST and OVERNIGHT_API_PORT.",
         ) from error

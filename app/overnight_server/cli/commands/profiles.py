@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from overnight_server.cli.terminal import options, output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight.client.profiles import Profile
@@ -53,7 +53,7 @@ def add(
 
     if name == DEFAULT or not name.isidentifier():
         hint = "Use letters, digits and _, such as work."
-        raise Failure(f"{name!r} is not a valid profile name.", hint=hint, code=Code.USAGE)
+        raise CommandFailure(f"{name!r} is not a valid profile name.", hint=hint, code=Code.USAGE)
     profiles, before = _read()
     profiles[name] = Profile(name, _address(url), api_key_file and _key_file(api_key_file))
     _write(profiles, name if default else before)
@@ -83,7 +83,7 @@ def default_(
     """Show or change the profile that is used by default."""
     profiles, before = _read()
     if name is not None and unset:
-        raise Failure("NAME and --unset exclude each other", code=Code.USAGE)
+        raise CommandFailure("NAME and --unset exclude each other", code=Code.USAGE)
     if name is not None:
         _check_exists(name, profiles)
     after = name or (None if unset else before)
@@ -98,7 +98,7 @@ def default_(
 def _check_exists(name: str, profiles: "dict[str, Profile]") -> None:
     if name not in profiles:
         hint = f"Existing profiles: {', '.join(sorted(profiles)) or 'none'}."
-        raise Failure(f"There is no profile {name!r}.", hint=hint, code=Code.USAGE)
+        raise CommandFailure(f"There is no profile {name!r}.", hint=hint, code=Code.USAGE)
 
 
 def _address(url: str) -> str:
@@ -111,12 +111,12 @@ def _address(url: str) -> str:
         is_address = False
     if not is_address:
         hint = "Write http:// or https:// and a host, such as https://overnight.example."
-        raise Failure(f"--url: {url!r} is not an address", hint=hint, code=Code.USAGE)
+        raise CommandFailure(f"--url: {url!r} is not an address", hint=hint, code=Code.USAGE)
     return url
 
 
 def _key_file(path: Path) -> Path:
-    """Return the absolute path of the key file; raise Failure if it holds no key."""
+    """Return the absolute path of the key file; raise CommandFailure if it holds no key."""
     from overnight.client.discovery import read_key
     from overnight.errors import NotConfigured
 
@@ -125,7 +125,7 @@ def _key_file(path: Path) -> Path:
         read_key(file)
     except NotConfigured as error:
         hint = "Pass a file that holds an API key and nothing else."
-        raise Failure(f"--api-key-file: {error}", hint=hint, code=Code.USAGE) from error
+        raise CommandFailure(f"--api-key-file: {error}", hint=hint, code=Code.USAGE) from error
     return file
 
 
@@ -136,7 +136,7 @@ def _read() -> "tuple[dict[str, Profile], str | None]":
     try:
         return read()
     except NotConfigured as error:
-        raise Failure(str(error), code=Code.USAGE) from error
+        raise CommandFailure(str(error), code=Code.USAGE) from error
 
 
 def _write(profiles: "dict[str, Profile]", default: str | None) -> None:

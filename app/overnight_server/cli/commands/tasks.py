@@ -10,7 +10,7 @@ import typer
 from overnight_server.cli import connection
 from overnight_server.cli.commands import completion
 from overnight_server.cli.terminal import options, output, short_ids, task_output, wait_for_task
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -43,7 +43,7 @@ def list_(
 ) -> None:
     """List your tasks, newest first."""
     if as_json and jsonl:
-        raise Failure("--json and --jsonl exclude each other", code=Code.USAGE)
+        raise CommandFailure("--json and --jsonl exclude each other", code=Code.USAGE)
     with connection.client(url, api_key_file, as_admin=user is not None) as client:
         if user is None:
             tasks = client.tasks.list(status=status, limit=limit)
@@ -156,7 +156,7 @@ def queue_status(
 ) -> None:
     """Show how many of your tasks run and wait."""
     if all_users and task is not None:
-        raise Failure("--all-users and ID exclude each other", code=Code.USAGE)
+        raise CommandFailure("--all-users and ID exclude each other", code=Code.USAGE)
     if task is not None:
         get(task, as_json=as_json, url=url, api_key_file=api_key_file)
         return

@@ -7,7 +7,7 @@ import typer
 from overnight_server.cli import connection
 from overnight_server.cli.commands import batch, dags
 from overnight_server.cli.terminal import options, output, short_ids, task_output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight.models.account import Trigger
@@ -69,7 +69,7 @@ def add(
     """Submit the graph of a file once, when another graph has ended."""
     if when not in CONDITIONS:
         hint = f"Allowed: {', '.join(CONDITIONS)}."
-        raise Failure(f"--when: {when!r} is not a condition", hint=hint, code=Code.USAGE)
+        raise CommandFailure(f"--when: {when!r} is not a condition", hint=hint, code=Code.USAGE)
     graph = _graph_in(file)
     with connection.client(url, api_key_file) as client:
         created = client.triggers.create(short_ids.resolve_dag(client, dag), graph, when=when)
@@ -104,14 +104,14 @@ def remove(
 
 
 def _graph_in(file: str) -> "DagCreate":
-    """Return the graph of a file; raise Failure unless the file holds exactly one."""
+    """Return the graph of a file; raise CommandFailure unless the file holds exactly one."""
     from overnight.models.dags import DagCreate
 
     name, entries = batch.read(file)
     graphs = [entry.content for entry in entries if isinstance(entry.content, DagCreate)]
     if len(graphs) != 1 or len(entries) != 1:
         single_tasks = task_output.count_tasks(len(entries) - len(graphs))
-        raise Failure(
+        raise CommandFailure(
             f"{name} holds {len(graphs)} graphs and {single_tasks}.",
             hint="A trigger submits one graph: an object with title and tasks.",
             code=Code.USAGE,

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from overnight.models.enums import PlanTier
 from overnight_server.cli import connection, database
 from overnight_server.cli.terminal import options, output, task_output
-from overnight_server.cli.terminal.failures import Code, Failure
-from overnight_server.domain.plans import OnExhausted, PlanTier
+from overnight_server.cli.terminal.failures import Code, CommandFailure
+from overnight_server.domain.plans import OnExhausted
 
 if TYPE_CHECKING:
     from overnight.models.admin import UserDetail, UserLimitsDetail
@@ -72,7 +73,7 @@ def _add_directly(name: str, plan: PlanTier, *, is_admin: bool) -> str:
         try:
             return str(create_user(db, name=name, plan=plan, is_admin=is_admin))
         except IntegrityError as error:
-            raise Failure(f"A user {name!r} exists already.", code=Code.USAGE) from error
+            raise CommandFailure(f"A user {name!r} exists already.", code=Code.USAGE) from error
 
 
 @app.command("list")
@@ -167,7 +168,7 @@ def limits(
         on_exhausted=None if on_exhausted is None else on_exhausted.value,
     )
     if template and changes:
-        raise Failure("--template excludes the other options", code=Code.USAGE)
+        raise CommandFailure("--template excludes the other options", code=Code.USAGE)
     with connection.client(url, api_key_file, as_admin=True) as client:
         if template:
             client.admin.reset_limits(name)
@@ -368,7 +369,7 @@ def _number_or(text: str | None, word: str, option: str) -> "int | _NoLimit | No
     if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
     message = f"{option}: {text!r} is not valid; write a whole number from 0 or {word!r}"
-    raise Failure(message, code=Code.USAGE)
+    raise CommandFailure(message, code=Code.USAGE)
 
 
 def _limit_changes(**options: object) -> dict[str, Any]:

@@ -21,7 +21,7 @@ class Code(IntEnum):
     INTERRUPTED = 130
 
 
-class Failure(Exception):
+class CommandFailure(Exception):
     """An expected failure, reported without a traceback.
 
     `error_code` names it for programs. `lines` are printed before the message, one for each fault
@@ -47,7 +47,7 @@ class Failure(Exception):
         self.faults = faults
 
 
-def report(failure: Failure, *, as_json: bool = False) -> None:
+def report(failure: CommandFailure, *, as_json: bool = False) -> None:
     """Print on stderr what went wrong and what to do about it."""
     message = " ".join(failure.message.split())
     if as_json:

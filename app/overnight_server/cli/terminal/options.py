@@ -4,16 +4,16 @@ import functools
 import inspect
 import re
 from collections.abc import Callable
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from overnight.models.enums import AtClosing
 from overnight_server.cli import connection
 from overnight_server.cli.commands import completion
 from overnight_server.cli.terminal import arguments, output
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 Url = Annotated[
     str | None,
@@ -63,14 +63,6 @@ WaitTimeout = Annotated[
 ]
 TEN_MINUTES = 600
 _TIME_OF_DAY = re.compile(r"([01]\d|2[0-3]):[0-5]\d")
-
-
-class AtClosing(StrEnum):
-    """What happens to running and waiting tasks when a window closes."""
-
-    STOP = "stop"
-    FINISH = "finish"
-    CONTINUE = "continue"
 
 
 WindowZone = Annotated[
@@ -176,6 +168,6 @@ def _run_with_json_lines(command: Command, jsonl: bool, values: dict[str, Any]) 
         command(**values)
         return
     if values["as_json"]:
-        raise Failure("--json and --jsonl exclude each other", code=Code.USAGE)
+        raise CommandFailure("--json and --jsonl exclude each other", code=Code.USAGE)
     with output.json_lines():
         command(**{**values, "as_json": True})

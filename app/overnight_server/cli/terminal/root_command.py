@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from overnight_server.cli.terminal.failures import Code, Failure, report
+from overnight_server.cli.terminal.failures import Code, CommandFailure, report
 
 # The packages of the extra `server`, which `pip install overnight` does not bring.
 SERVER_PACKAGES = frozenset(
@@ -45,13 +45,13 @@ class Root(TyperGroup):
                 windows_expand_args=windows_expand_args,
                 **extra,
             )
-        except Failure as failure:
+        except CommandFailure as failure:
             report(failure, as_json=as_json)
             code = failure.code
         except typer.TyperException as misuse:
             # A group without a command has printed its help, and its message is empty.
             if message := misuse.format_message():
-                usage = Failure(message, hint=_usage_hint(misuse), code=Code.USAGE)
+                usage = CommandFailure(message, hint=_usage_hint(misuse), code=Code.USAGE)
                 report(usage, as_json=as_json)
             code = misuse.exit_code
         except typer.Abort as abort:
@@ -59,7 +59,7 @@ class Root(TyperGroup):
             if isinstance(abort.__context__, KeyboardInterrupt):
                 code = Code.INTERRUPTED
             else:
-                report(Failure("declined", error_code="DECLINED"), as_json=as_json)
+                report(CommandFailure("declined", error_code="DECLINED"), as_json=as_json)
                 code = Code.WAITED_IN_VAIN
         sys.exit(int(code) if isinstance(code, int) else Code.OK)
 
@@ -75,10 +75,10 @@ class Root(TyperGroup):
         return result
 
 
-def _missing_server(command: str) -> Failure:
+def _missing_server(command: str) -> CommandFailure:
     extra = "embedded" if command in NEEDS_EMBEDDED else "server"
     message = f"`overnight {command}` needs the server: pip install 'overnight[{extra}]'"
-    return Failure(message, code=Code.USAGE)
+    return CommandFailure(message, code=Code.USAGE)
 
 
 def _usage_hint(misuse: typer.TyperException) -> str:

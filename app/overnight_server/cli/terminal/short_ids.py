@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from overnight_server.cli.terminal.failures import Code, Failure
+from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
@@ -55,12 +55,14 @@ def naming_option(option: str) -> Iterator[None]:
 
     try:
         yield
-    except Failure as failure:
+    except CommandFailure as failure:
         failure.message = f"{option}: {failure.message}"
         raise
     except DagNotFound as error:
         hint = "`overnight dag list` shows your graphs."
-        raise Failure(f"{option}: {error.message}", hint=hint, error_code=error.code) from error
+        raise CommandFailure(
+            f"{option}: {error.message}", hint=hint, error_code=error.code
+        ) from error
 
 
 def resolve_bulk(client: "Client", reference: str) -> str:
@@ -109,7 +111,7 @@ def whole(reference: str) -> str:
 
 
 def choose(reference: str, ids: Sequence[str], *, among: str) -> str:
-    """Return the only id that begins or ends with `reference`; raise Failure if none or several do.
+    """Return the only id that begins or ends with `reference`; raise CommandFailure otherwise.
 
     Ids created close together have the same beginning, so people usually type the ending.
 
@@ -118,7 +120,7 @@ def choose(reference: str, ids: Sequence[str], *, among: str) -> str:
     """
     letters = _letters(reference)
     if not letters:
-        raise Failure("The id is empty.", code=Code.USAGE)
+        raise CommandFailure("The id is empty.", code=Code.USAGE)
     matches = [
         candidate
         for candidate in ids
@@ -128,13 +130,13 @@ def choose(reference: str, ids: Sequence[str], *, among: str) -> str:
         return matches[0]
     if not matches:
         by_graph = ", or as GRAPH/TASK" if "task" in among else ""
-        raise Failure(
+        raise CommandFailure(
             f"No {among} has an id that begins or ends with {reference!r}.",
             hint=f"Write the whole id for an older one{by_graph}.",
         )
     listed = ", ".join(matches[:LISTED]) + (", …" if len(matches) > LISTED else "")
     message = f"{reference!r} fits {len(matches)} ids: {listed}"
-    raise Failure(message, hint="Write more characters of the id.", code=Code.USAGE)
+    raise CommandFailure(message, hint="Write more characters of the id.", code=Code.USAGE)
 
 
 def _resolve_in_graph(client: "Client", graph: str, task: str) -> str:
@@ -146,7 +148,9 @@ def _resolve_in_graph(client: "Client", graph: str, task: str) -> str:
     letters = _letters(task)
     if not any(letters and letters in _letters(candidate.id) for candidate in tasks):
         hint = f"`overnight dag show {graph}` lists the tasks of the graph."
-        raise Failure(f"No task of the graph has the name {task!r}, or an id like it.", hint=hint)
+        raise CommandFailure(
+            f"No task of the graph has the name {task!r}, or an id like it.", hint=hint
+        )
     return choose(task, [candidate.id for candidate in tasks], among="task of the graph")
 
 
