@@ -36,7 +36,7 @@ proof: venv ## the long tests: more examples, every fault, ten minutes of chaos,
 	$(BIN)/python -m tests.chaos --seconds 600 --seed 47 --tasks 10500 --at-least "$(PROVEN)"
 	$(BIN)/python -m tests.chaos.mutants --chaos
 
-bench: venv ## measure this machine against other queues (QUICK=1 rehearses, NAME= picks one)
+bench: venv ## measure this machine against other queues (QUICK=1 for a short trial, NAME= picks one)
 	@benchmarks/peers/install || echo "Without the other queues: measuring this one and Celery alone." >&2
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick) $(NAME)
 

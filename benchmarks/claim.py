@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from benchmarks import parallel_claims, plain_claim
 from benchmarks.bulk_rows import FilledDatabase
+from benchmarks.call_times import ProcessGroup, Stopwatch, connect_as_dispatcher
 from benchmarks.deployment import BenchmarkDeployment, fresh_deployment
 from benchmarks.options import Options
 from benchmarks.parallel_claims import CLAIMERS
 from benchmarks.plain_claim import PlainQueue
 from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
-from benchmarks.timing import ProcessGroup, Stopwatch, connect_as_dispatcher
 from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
 from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.outcome.settle import release

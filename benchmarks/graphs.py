@@ -4,12 +4,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from benchmarks.call_times import ProcessGroup, Stopwatch, connect_as_dispatcher
 from benchmarks.deployment import DRAINERS, NO_LIMITS, BenchmarkDeployment, fresh_deployment, noop
 from benchmarks.options import Options
 from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
 from benchmarks.started_tasks import batched, begin, lift_limits, settle_batch, settle_batches
-from benchmarks.timing import ProcessGroup, Stopwatch, connect_as_dispatcher
 from benchmarks.wait import wait_for_count, wait_until
 from overnight_server.domain.ids import UserId
 from overnight_server.intake.new_graph import Edge

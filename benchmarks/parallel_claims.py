@@ -13,8 +13,8 @@ from typing import TypeVar
 import psycopg2
 
 from benchmarks import plain_claim
+from benchmarks.call_times import ProcessGroup, Stopwatch
 from benchmarks.deployment import BenchmarkDeployment
-from benchmarks.timing import ProcessGroup, Stopwatch
 from overnight_server.domain.claims import Claimed
 from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
 from overnight_server.outcome.presence import WorkerCard, join

@@ -13,7 +13,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def folder(results: Path, kind: Kind) -> Path:
-    """Return where results go; a trial or a rehearsal never overwrites a measurement."""
+    """Return where results go; a quick trial never overwrites a measurement."""
     return results if kind == "full" else results / kind
 
 

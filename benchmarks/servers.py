@@ -118,7 +118,7 @@ def clean_environment() -> dict[str, str]:
 
 @contextmanager
 def start_servers(*, durable: bool = True) -> Iterator[BenchmarkServers]:
-    """Start both servers for the length of a block; only a rehearsal may do without durability."""
+    """Start both servers for a block; only a quick trial may do without durability."""
     with tempfile.TemporaryDirectory(prefix="overbench-", ignore_cleanup_errors=True) as name:
         directory = Path(name)
         # Passable, so that Postgres can reach its data as another user when we are root.

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
+from benchmarks.call_times import ProcessGroup, connect_as_dispatcher
 from benchmarks.deployment import fresh_deployment
 from benchmarks.options import Options
 from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
 from benchmarks.started_tasks import batched, begin, lift_limits, settle_batches
-from benchmarks.timing import ProcessGroup, connect_as_dispatcher
 
 US = "overnight"
 BATCHES = (1, 10, 100)

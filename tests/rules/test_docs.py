@@ -22,14 +22,6 @@ CHANGELOG = Path("docs/changelog.md")
 OPENING = re.compile(r"# .+\n\nAfter this page you (can|know) ")
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
-WORDS = """
-task, type, payload, handler, DAG, edge, state, status, move, event, priority,
-run, attempt, claim, epoch, token, lease, heartbeat, verdict, settle, stale result, hand back,
-retry, dead letter, poison, revive,
-user, plan, lane, gate, lock key, slot, agent, pool, capability, ledger, cycle,
-deployment, home, dispatcher, wake-up, sweep, reaper, promoter, beat, idempotency key
-"""
-TERMS = [word.strip() for word in WORDS.split(",")]
 
 
 def blocks(path: Path, language: str) -> list[str]:
@@ -117,13 +109,6 @@ def test_every_setting_a_page_names_exists() -> None:
     ]
 
     assert not unknown, as_lines(unknown)
-
-
-@pytest.mark.parametrize("term", TERMS)
-def test_the_glossary_has_each_key_term_once(term: str) -> None:
-    defined = re.findall(r"^- \*\*(.+?)\*\*: \S", read(Path("docs/glossary.md")), re.MULTILINE)
-
-    assert [word.lower() for word in defined].count(term.lower()) == 1
 
 
 def test_the_architecture_has_a_paragraph_for_each_folder() -> None:
