@@ -75,7 +75,7 @@ MUTANTS: Final = (
         FENCE,
         {
             f"{TESTS}/test_settle.py"
-            "::test_whoever_does_not_hold_the_claim_settles_nothing": "assert True is False",
+            "::test_a_settle_without_the_claim_changes_nothing": "assert True is False",
         },
         # The next one who guards: a run that was lost is charged already.
         chaos=['unique constraint "usage_ledger_once"'],
@@ -90,7 +90,7 @@ MUTANTS: Final = (
     Mutant(
         "the row's lock in a start",
         (f"{SQL}/run.sql", "OFFSET 0 FOR NO KEY UPDATE) t", "OFFSET 0) t"),
-        {f"{TESTS}/test_start.py::test_two_workers_with_one_message_begin_one_run": "assert Run("},
+        {f"{TESTS}/test_start.py::test_two_workers_with_one_message_start_one_run": "assert Run("},
     ),
     Mutant(
         "the fence of a heartbeat",
@@ -104,10 +104,10 @@ MUTANTS: Final = (
         "the lane's lock that makes parents take turns",
         (f"{SQL}/lanes.sql", " ORDER BY user_id\n   FOR NO KEY UPDATE;", " ORDER BY user_id;"),
         {
-            f"{TESTS}/test_grow.py::test_a_child_that_completes_while_its_parent_suspends"
+            f"{TESTS}/test_spawn.py::test_a_child_that_completes_while_its_parent_suspends"
             "_is_not_missed": "('pending', 1)",
             f"{TESTS}/test_graph_races.py"
-            "::test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain": "'pending']",
+            "::test_a_retry_and_a_dead_letter_never_leave_the_child_stuck": "'pending']",
             f"{TESTS}/test_submit.py"
             "::test_eight_submits_at_once_get_only_the_five_places_there_are": "assert 8 == 5",
         },
@@ -122,8 +122,8 @@ MUTANTS: Final = (
             "       AND is_met(",
         ),
         {
-            f"{TESTS}/test_edges_once.py"
-            "::test_a_parent_counted_twice_does_not_stand_for_another": "('ready', 0)",
+            f"{TESTS}/test_edge_count.py"
+            "::test_a_parent_counted_twice_does_not_meet_another_edge": "('ready', 0)",
         },
     ),
     Mutant(
@@ -133,7 +133,7 @@ MUTANTS: Final = (
             "CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind)",
             "CONSTRAINT usage_ledger_once UNIQUE (id)",
         ),
-        {f"{TESTS}/test_ledger_once.py::test_an_end_recorded_again_is_not_charged_again": "I08"},
+        {f"{TESTS}/test_ledger_key.py::test_a_run_recorded_twice_is_charged_once": "I08"},
         chaos=["I08"],
         also_without={"the fence": FENCE, "the worker's own clock": OWN_CLOCK},
     ),
@@ -142,7 +142,7 @@ MUTANTS: Final = (
         (f"{SQL}/settle.sql", "       AND (NOT v.only_expired OR t.expires_at <= clock())\n", ""),
         {
             f"{TESTS}/test_reap.py"
-            "::test_a_heartbeat_after_the_reapers_look_keeps_the_run": "continue'>, 1)",
+            "::test_a_heartbeat_after_the_reaper_read_the_row_keeps_the_run": "continue'>, 1)",
         },
     ),
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS: Final = (
         (f"{SQL}/claim.sql", "reserved_seconds <= seconds_left", "true"),
         {
             f"{TESTS}/test_gate.py"
-            "::test_hours_are_promised_one_task_after_the_other": "assert 5 == 2",
+            "::test_hours_are_reserved_one_task_after_the_other": "assert 5 == 2",
         },
     ),
     Mutant(

@@ -38,7 +38,7 @@ def test_an_agent_is_registered_with_the_deployments_defaults(api_user: ApiUser)
     assert api_user.ask("GET", f"{AGENTS}/{agent['id']}").json() == agent
 
 
-def test_the_same_name_again_is_the_same_agent_changed(api_user: ApiUser) -> None:
+def test_registering_the_same_name_again_changes_the_agent(api_user: ApiUser) -> None:
     first = register_agent(api_user, budget_usd=1.5)
     api_user.deployment.run("UPDATE agents SET budget_remaining_usd = 0.5")
 
@@ -50,7 +50,7 @@ def test_the_same_name_again_is_the_same_agent_changed(api_user: ApiUser) -> Non
     assert register_agent(api_user.guest()).id != first.id
 
 
-def test_an_agent_never_serves_who_took_over_its_owners_old_name(api_user: ApiUser) -> None:
+def test_an_agent_does_not_serve_a_later_user_with_its_owners_old_name(api_user: ApiUser) -> None:
     rename_user(api_user.deployment.app, api_user.user, "ada")
     laptop = register_agent(api_user)
     rename_user(api_user.deployment.app, api_user.user, "bob")
@@ -103,7 +103,7 @@ def test_only_an_admins_agent_may_serve_everyone(
     assert answer.status_code == status
 
 
-def test_a_claim_tells_all_that_is_needed_to_run_the_task(api_user: ApiUser) -> None:
+def test_a_claim_response_contains_everything_to_run_the_task(api_user: ApiUser) -> None:
     task = api_user.created(type="echo", payload={"a": 1}, description="more", prompt="do it")
 
     work = register_agent(api_user).work()
@@ -122,7 +122,7 @@ def test_a_claim_without_work_returns_no_body(api_user: ApiUser) -> None:
     assert (answer.status_code, answer.content) == (204, b"")
 
 
-def test_an_agent_claims_its_owners_tasks_alone(api_user: ApiUser) -> None:
+def test_an_agent_claims_only_tasks_of_its_owner(api_user: ApiUser) -> None:
     guest = api_user.guest()
     guest.created()
 
@@ -188,7 +188,7 @@ def test_an_agent_without_money_gets_nothing(api_user: ApiUser) -> None:
     assert register_agent(api_user, "rich", budget_usd=1.5).claim().status_code == 200
 
 
-def test_every_other_gate_holds_for_agents_too(api_user: ApiUser) -> None:
+def test_every_other_limit_applies_to_agents_too(api_user: ApiUser) -> None:
     guest = api_user.guest(max_concurrent_agents=1)
     guest.created()
     guest.created()
@@ -239,7 +239,7 @@ def test_an_agent_that_left_must_register_again(api_user: ApiUser) -> None:
     assert register_agent(api_user).claim().status_code == 200
 
 
-def test_a_silent_agent_is_retired_after_its_own_time(api_user: ApiUser) -> None:
+def test_a_silent_agent_is_retired_after_its_liveness_time(api_user: ApiUser) -> None:
     register_agent(api_user, lease_seconds=300)
     short = register_agent(api_user, "short")
 
@@ -249,7 +249,7 @@ def test_a_silent_agent_is_retired_after_its_own_time(api_user: ApiUser) -> None
     assert short.claim().json()["code"] == "AGENT_OFFLINE"
 
 
-def test_a_dead_agents_run_is_tried_again_and_not_billed(api_user: ApiUser) -> None:
+def test_a_run_of_a_lost_agent_is_retried_and_not_billed(api_user: ApiUser) -> None:
     task = api_user.created()
     agent = register_agent(api_user)
     agent.begin()
@@ -263,7 +263,7 @@ def test_a_dead_agents_run_is_tried_again_and_not_billed(api_user: ApiUser) -> N
     assert api_user.deployment.state(api_user.row_id(task["id"])) in {"retrying", "ready"}
 
 
-def test_a_run_of_an_agent_that_came_back_is_not_taken_for_its_own_death(api_user: ApiUser) -> None:
+def test_a_run_of_an_agent_that_returned_is_not_blamed_for_the_loss(api_user: ApiUser) -> None:
     api_user.created()
     agent = register_agent(api_user)
     agent.begin()
@@ -276,7 +276,7 @@ def test_a_run_of_an_agent_that_came_back_is_not_taken_for_its_own_death(api_use
     assert api_user.deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
 
 
-def test_a_claim_that_is_never_started_goes_back_for_nothing(api_user: ApiUser) -> None:
+def test_a_claim_that_is_never_started_is_released_without_cost(api_user: ApiUser) -> None:
     task = api_user.created()
     agent = register_agent(api_user)
     work = agent.work()
@@ -305,7 +305,7 @@ def test_workers_and_explain_count_the_agents_slots(api_user: ApiUser) -> None:
     assert reason.details["pools"] == [{"pool": worker.pool, "busy": 1, "slots": 1}]
 
 
-def test_explain_counts_nobody_elses_agents_and_no_other_types(api_user: ApiUser) -> None:
+def test_explain_counts_only_the_users_agents_and_matching_types(api_user: ApiUser) -> None:
     register_agent(api_user.guest(), "theirs")
     task = parse_task(api_user.created(type="echo")["id"])
     register_agent(api_user, "painter", types=["paint"])

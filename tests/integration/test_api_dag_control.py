@@ -78,7 +78,7 @@ def test_a_graph_that_has_ended_cannot_be_cancelled(api_user: ApiUser) -> None:
     assert (again.status_code, again.json()["code"]) == (409, "DAG_ALREADY_FINISHED")
 
 
-def test_a_failed_task_is_retried_with_what_ended_because_of_it(api_user: ApiUser) -> None:
+def test_a_failed_task_is_retried_with_its_cancelled_dependents(api_user: ApiUser) -> None:
     names = failed(api_user)
     assert states(api_user, names["dag"]) == {
         "first": "completed",
@@ -196,7 +196,7 @@ def test_a_key_that_may_only_read_changes_nothing(api_user: ApiUser) -> None:
     assert reader.ask("POST", f"{TASKS}/task_x/fork").status_code == 403
 
 
-def test_the_client_does_all_of_it(api_user: ApiUser) -> None:
+def test_the_client_cancels_retries_and_forks(api_user: ApiUser) -> None:
     client = api_user.client()
     names = failed(api_user)
 
@@ -214,7 +214,7 @@ def test_the_client_does_all_of_it(api_user: ApiUser) -> None:
 
 
 @pytest.mark.usefixtures("shell")
-def test_the_shell_does_all_of_it(api_user: ApiUser) -> None:
+def test_the_commands_cancel_retry_and_fork(api_user: ApiUser) -> None:
     names = failed(api_user)
 
     retried = run("dag", "retry", names["second"])

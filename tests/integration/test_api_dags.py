@@ -121,7 +121,7 @@ def test_a_graph_can_be_read_without_its_tasks(api_user: ApiUser) -> None:
     assert dag["tasks"] == dag["edges"] == []
 
 
-def test_edges_may_stand_beside_the_tasks(api_user: ApiUser) -> None:
+def test_edges_may_be_listed_beside_the_tasks(api_user: ApiUser) -> None:
     tasks = [{"name": "a"}, {"name": "b"}, {"name": "c", "depends_on": ["a"]}]
     edges = [{"parent": "a", "child": "b", "condition": "failure"}, {"parent": "b", "child": "c"}]
 
@@ -397,7 +397,7 @@ def test_another_users_graph_is_not_found(api_user: ApiUser) -> None:
     assert api_user.ask("GET", DAGS).json() == []
 
 
-def test_a_key_that_may_only_read_makes_no_graph(api_user: ApiUser) -> None:
+def test_a_read_only_key_cannot_create_a_graph(api_user: ApiUser) -> None:
     reader = api_user.guest(scopes=("tasks:read",))
 
     assert create(reader).status_code == 403

@@ -192,7 +192,7 @@ def test_every_list_has_a_limit(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize(("depth", "status"), [(31, 201), (33, 422)])
-def test_a_payload_nests_at_most_so_deep(api_user: ApiUser, depth: int, status: int) -> None:
+def test_a_payload_nested_too_deeply_is_refused(api_user: ApiUser, depth: int, status: int) -> None:
     payload: dict[str, object] = {}
     for _ in range(depth - 1):
         payload = {"a": payload}

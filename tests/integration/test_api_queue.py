@@ -91,7 +91,7 @@ def test_every_field_of_a_prompt_reaches_the_runner_and_is_returned(api_user: Ap
     assert shown["attempts"] == 0
 
 
-def test_secrets_of_an_entry_reach_the_runner_and_nobody_else(api_user: ApiUser) -> None:
+def test_secrets_of_an_entry_reach_only_the_runner(api_user: ApiUser) -> None:
     env = {"API_KEY": "hunter2-key", "DB": "postgres://a:hunter2-url@db/x", "CI": "1"}
     project = {"name": "site", "token": "hunter2-token"}
 
@@ -139,7 +139,7 @@ def test_a_failed_entry_keeps_its_error(api_user: ApiUser) -> None:
     assert (shown["state"], shown["last_error"]) == ("failed", "no such key")
 
 
-def test_the_queue_lists_what_has_not_ended_in_its_order(api_user: ApiUser) -> None:
+def test_the_queue_lists_open_tasks_in_their_order(api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent(slots=1)
     ids = [put(api_user, f"prompt {n}").json()["queue_id"] for n in range(4)]

@@ -43,7 +43,7 @@ from tests.support.rivals import Rival
         "used_seconds = used_seconds + 1",
     ],
 )
-def test_a_drifted_lane_is_found_repaired_and_reported(
+def test_a_lane_with_wrong_counters_is_repaired_and_reported(
     deployment: Deployment, drift: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     user, bystander = _busy_user(deployment), _busy_user(deployment)
@@ -60,7 +60,7 @@ def test_a_drifted_lane_is_found_repaired_and_reported(
     assert str(bystander) not in caplog.text
 
 
-def test_true_lanes_raise_no_alarm(deployment: Deployment) -> None:
+def test_lanes_with_correct_counters_are_not_reported(deployment: Deployment) -> None:
     user = _busy_user(deployment)
     before = deployment.lane(user)
 
@@ -85,7 +85,7 @@ def test_a_change_in_progress_is_not_reported_as_drift(
     assert deployment.lane(user)["ready"] == 0
 
 
-def test_a_skipped_lane_that_drifted_is_repaired(deployment: Deployment) -> None:
+def test_a_skipped_lane_with_wrong_counters_is_repaired(deployment: Deployment) -> None:
     user = _busy_user(deployment)
     deployment.run("UPDATE lanes SET skipped_by_pools = '{default}', ready = 0")
 
@@ -135,7 +135,7 @@ BILLED_WRONGLY = """
 """
 
 
-def test_eight_threads_of_everything_meet_no_deadlock_and_leave_lanes_true(
+def test_eight_threads_of_mixed_acts_cause_no_deadlock_and_no_drift(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     users = [deployment.user(max_concurrent_agents=4) for _ in range(3)]

@@ -17,7 +17,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield api_user
 
 
-def test_what_was_acted_on_goes_by_the_id_that_people_know(api_user: ApiUser) -> None:
+def test_the_target_of_an_audit_entry_is_shown_by_its_public_id(api_user: ApiUser) -> None:
     task = api_user.created()
     api_user.ask("DELETE", f"{TASKS}/{task['id']}")
     bulk = api_user.ask(

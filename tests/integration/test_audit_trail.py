@@ -36,7 +36,7 @@ def key_of(api_user: ApiUser) -> str:
     return api_user.key.split("_")[2]
 
 
-def test_triggers_are_added_and_dropped_on_record_without_their_payloads(api_user: ApiUser) -> None:
+def test_added_and_dropped_triggers_are_audited_without_payloads(api_user: ApiUser) -> None:
     dag = api_user.created()["dag_id"]
     made = api_user.ask("POST", f"/api/v1/dags/{dag}/triggers", json={"graph": GRAPH})
     assert made.status_code == 201, made.text
@@ -51,7 +51,7 @@ def test_triggers_are_added_and_dropped_on_record_without_their_payloads(api_use
     assert set(acts[1]["detail"]) == {"dropped_at"}
 
 
-def test_agents_outside_come_drain_and_leave_on_record(api_user: ApiUser) -> None:
+def test_pull_agents_are_audited_when_they_join_drain_and_leave(api_user: ApiUser) -> None:
     admin = api_user.guest(is_admin=True)
     agent = admin.ask("POST", AGENTS, json={"name": "deployment", "serves": "everyone"}).json()
     admin.ask("POST", f"{AGENTS}/{agent['id']}/drain")
@@ -72,14 +72,14 @@ def test_agents_outside_come_drain_and_leave_on_record(api_user: ApiUser) -> Non
     assert seen == {who}
 
 
-def test_an_agent_that_was_only_silent_was_removed_by_nobody(api_user: ApiUser) -> None:
+def test_the_retirement_of_a_silent_agent_is_not_audited(api_user: ApiUser) -> None:
     agent = register_agent(api_user)
     api_user.deployment.run("UPDATE agents SET status = 'offline' WHERE id = :id", id=agent.id)
 
     assert trail(api_user.deployment, "agent.removed") == []
 
 
-def test_a_budget_that_is_set_is_told_and_one_that_is_spent_is_not(deployment: Deployment) -> None:
+def test_setting_a_budget_is_audited_and_spending_it_is_not(deployment: Deployment) -> None:
     deployment.agent()
     deployment.run("UPDATE agents SET budget_remaining_usd = 5 WHERE id = :id", id=AGENT)
     user = deployment.user()
@@ -95,7 +95,7 @@ def test_a_budget_that_is_set_is_told_and_one_that_is_spent_is_not(deployment: D
     assert act["detail"] == {"budget_remaining_usd": [4.0, 9.0]}
 
 
-def test_what_operators_do_with_the_inbox_is_on_record(deployment: Deployment) -> None:
+def test_acts_of_operators_on_the_inbox_are_audited(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.run(
         "INSERT INTO inbox (user_id, key_id, task, outcome, settled_at, error)"
@@ -115,7 +115,7 @@ def test_what_operators_do_with_the_inbox_is_on_record(deployment: Deployment) -
     assert "0815" not in str(acts)
 
 
-def test_an_edit_tells_what_it_changed_but_no_payload(api_user: ApiUser) -> None:
+def test_an_edit_is_audited_with_its_changes_but_without_payloads(api_user: ApiUser) -> None:
     task = api_user.created(priority_score=50)
     path = f"{TASKS}/{task['id']}"
     edition = api_user.ask("GET", path).headers["ETag"]
@@ -142,7 +142,7 @@ def test_an_edit_tells_what_it_changed_but_no_payload(api_user: ApiUser) -> None
     assert {one["user_id"] for one in acts} == {api_user.user}
 
 
-def test_who_asked_a_run_to_stop_is_on_record_once(api_user: ApiUser) -> None:
+def test_a_request_to_stop_a_run_is_audited_once(api_user: ApiUser) -> None:
     task = api_user.created()
     work = register_agent(api_user).begin()
     assert work["task_id"] == task["id"]

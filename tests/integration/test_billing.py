@@ -31,7 +31,7 @@ INSTANTS = st.datetimes(
 )
 
 
-def test_the_31st_comes_back_after_february(deployment: Deployment) -> None:
+def test_a_cycle_anchored_on_the_31st_returns_to_it_after_february(deployment: Deployment) -> None:
     sql = (
         "SELECT cycle_boundary('2026-01-31T22:15:00Z', cycle) AS at"
         "  FROM generate_series(0, 13) cycle"
@@ -43,7 +43,7 @@ def test_the_31st_comes_back_after_february(deployment: Deployment) -> None:
     assert days[-2:] == ["01-31", "02-28"]
 
 
-def test_a_leap_february_has_its_29th(deployment: Deployment) -> None:
+def test_a_cycle_may_start_on_february_29th(deployment: Deployment) -> None:
     at = deployment.one("SELECT cycle_boundary('2028-01-31T00:00:00Z', 1) AS at")["at"]
 
     assert at == datetime(2028, 2, 29, tzinfo=UTC)
@@ -89,7 +89,7 @@ def test_months_of_downtime_are_caught_up_in_one_step(deployment: Deployment) ->
     assert lane["resets_at"] == boundary(anchor, lane["cycle"] + 1) > now
 
 
-def test_a_month_is_begun_exactly_once(deployment: Deployment) -> None:
+def test_a_month_is_started_exactly_once(deployment: Deployment) -> None:
     deployment.user()
     deployment.move_clock(MONTH)
     first = reset_cycles(deployment.dispatcher)
@@ -101,14 +101,14 @@ def test_a_month_is_begun_exactly_once(deployment: Deployment) -> None:
     assert deployment.one("SELECT * FROM lanes") == lane
 
 
-def test_a_month_that_is_not_over_is_left_alone(deployment: Deployment) -> None:
+def test_a_month_that_is_not_over_is_not_reset(deployment: Deployment) -> None:
     deployment.user()
     deployment.move_clock(timedelta(days=27))
 
     assert reset_cycles(deployment.dispatcher) == 0
 
 
-def test_a_new_month_gives_the_hours_back_to_a_submit(deployment: Deployment) -> None:
+def test_a_submit_sees_the_hours_of_a_new_month(deployment: Deployment) -> None:
     user = _used_up(deployment)
     deployment.move_clock(MONTH)
 
@@ -117,7 +117,7 @@ def test_a_new_month_gives_the_hours_back_to_a_submit(deployment: Deployment) ->
     assert deployment.lane(user)["used_seconds"] == 0
 
 
-def test_a_new_month_gives_the_hours_back_to_whoever_looks(deployment: Deployment) -> None:
+def test_a_read_sees_the_hours_of_a_new_month(deployment: Deployment) -> None:
     user = _used_up(deployment)
     assert user_limits(deployment.app, user).monthly_agent_hours_used == 1
     assert queue_status(deployment.app, user).can_start_more is False
@@ -130,7 +130,7 @@ def test_a_new_month_gives_the_hours_back_to_whoever_looks(deployment: Deploymen
     assert limits.billing_cycle_resets_at > deployment.one("SELECT clock() AS now")["now"]
 
 
-def test_a_new_month_gives_the_hours_back_to_the_gate(deployment: Deployment) -> None:
+def test_the_gate_sees_the_hours_of_a_new_month(deployment: Deployment) -> None:
     user = _used_up(deployment, on_exhausted="hold")
     deployment.agent()
     deployment.task(user, timeout_seconds=60)
@@ -163,7 +163,7 @@ def test_reservations_are_carried_into_the_new_month(deployment: Deployment) -> 
     assert deployment.claim().claims == []
 
 
-def test_a_month_nobody_has_begun_yet_is_not_judged_by_the_last_ones_hours(
+def test_an_unstarted_month_is_not_measured_by_the_hours_of_the_last(
     deployment: Deployment,
 ) -> None:
     user = deployment.user(monthly_agent_hours_limit=1)
@@ -207,7 +207,7 @@ def test_a_run_across_the_boundary_charges_the_new_month_its_share(
     assert float(lane["used_seconds"]) == round((ended_at - at).total_seconds(), 3)
 
 
-def test_a_reset_does_not_wait_for_a_settle_and_misses_nothing(
+def test_a_reset_does_not_wait_for_a_settle_and_loses_no_charge(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, run, at = _across_the_boundary(deployment)
@@ -226,7 +226,7 @@ def test_a_reset_does_not_wait_for_a_settle_and_misses_nothing(
     assert deployment.lane(user)["used_seconds"] == new["n"] > 0
 
 
-def test_two_resets_at_once_begin_each_month_once(
+def test_two_resets_at_once_start_each_month_once(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     for _ in range(20):

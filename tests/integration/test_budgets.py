@@ -207,7 +207,7 @@ def test_a_graph_starts_only_what_its_budget_can_pay(deployment: Deployment) -> 
     assert reason.code == "budget"
 
 
-def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on(
+def test_a_used_up_graph_budget_stops_its_runs_until_it_is_raised(
     deployment: Deployment,
 ) -> None:
     user = deployment.user()
@@ -230,7 +230,7 @@ def test_a_graph_that_is_used_up_stops_what_spends_and_raising_it_lets_all_go_on
     assert not list_approvals(deployment.app)
 
 
-def test_approving_one_of_a_graph_raises_the_graphs_budget(deployment: Deployment) -> None:
+def test_approving_a_task_raises_the_budget_of_its_graph(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     tasks = [NewTask(f"t{n}", "echo") for n in range(2)]
@@ -246,7 +246,7 @@ def test_approving_one_of_a_graph_raises_the_graphs_budget(deployment: Deploymen
     assert float(row["budget_ceiling_usd"]) == 2.2
 
 
-def test_an_agent_that_has_used_up_its_budget_is_given_nothing_at_all(
+def test_an_agent_with_a_used_up_budget_gets_no_task(
     deployment: Deployment,
 ) -> None:
     deployment.agent()
@@ -262,7 +262,7 @@ def test_an_agent_that_has_used_up_its_budget_is_given_nothing_at_all(
     assert len(deployment.claim().claims) == 1
 
 
-def test_an_agent_is_given_only_what_it_can_pay(deployment: Deployment) -> None:
+def test_an_agent_gets_only_tasks_that_its_budget_can_pay(deployment: Deployment) -> None:
     user = deployment.user()
     join(deployment.dispatcher, WorkerCard("poor", "default", (), 10, budget_usd=1.0))
     dear = deployment.task(user, max_cost_usd=2)
@@ -282,7 +282,7 @@ def test_an_agent_is_given_only_what_it_can_pay(deployment: Deployment) -> None:
     assert [one.claim.task_id for one in deployment.claim().claims] == [dear]
 
 
-def test_an_estimate_below_the_ceiling_is_what_is_kept_free(deployment: Deployment) -> None:
+def test_the_reservation_is_the_estimate_if_it_is_below_the_ceiling(deployment: Deployment) -> None:
     user = deployment.user(night_budget_usd=10)
     deployment.agent()
     for _ in range(3):
@@ -295,7 +295,7 @@ def test_an_estimate_below_the_ceiling_is_what_is_kept_free(deployment: Deployme
 @pytest.mark.parametrize("spent", [0, 3, 9])
 @pytest.mark.parametrize("ceiling", [None, 0, 5])
 @pytest.mark.parametrize("estimated", [None, 0, 2, 7])
-def test_both_languages_agree_on_what_the_next_run_costs(
+def test_sql_and_python_agree_on_the_cost_of_the_next_run(
     deployment: Deployment, estimated: int | None, ceiling: int | None, spent: int
 ) -> None:
     def money(amount: int | None) -> Decimal | None:

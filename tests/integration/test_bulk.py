@@ -85,7 +85,7 @@ def test_a_preview_changes_nothing(deployment: Deployment, user: UserId) -> None
     assert list_bulks(deployment.app, user) == []
 
 
-def test_failed_tasks_are_retried_and_what_is_closed_is_refused(
+def test_failed_tasks_are_retried_and_closed_ones_are_refused(
     deployment: Deployment, user: UserId
 ) -> None:
     first, second, closed = (dead(deployment, user) for _ in range(3))
@@ -142,7 +142,7 @@ def test_a_bulk_retry_keeps_to_the_deployments_cap(deployment: Deployment, user:
     assert_invariants(deployment)
 
 
-def test_a_refused_retry_takes_back_what_it_began(deployment: Deployment, user: UserId) -> None:
+def test_a_refused_retry_is_rolled_back(deployment: Deployment, user: UserId) -> None:
     """A dead letter is resolved before the edges are looked at."""
     tasks = [NewTask("a", "echo", max_attempts=1), NewTask("b", "echo")]
     parent, child = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
@@ -179,7 +179,7 @@ def test_a_chain_is_cancelled_and_retried_in_bulk(deployment: Deployment, user: 
     assert_invariants(deployment)
 
 
-def test_a_graph_comes_back_though_its_first_task_waits_for_its_last(
+def test_a_graph_is_retried_in_bulk_against_its_submit_order(
     deployment: Deployment, user: UserId
 ) -> None:
     tasks = [NewTask(f"step {n}", "echo") for n in range(4)]
@@ -196,7 +196,7 @@ def test_a_graph_comes_back_though_its_first_task_waits_for_its_last(
     assert_invariants(deployment)
 
 
-def test_a_task_that_came_back_and_failed_again_is_left_alone(
+def test_a_task_that_was_retried_and_failed_again_is_not_changed(
     deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 1)
@@ -247,7 +247,7 @@ def test_waiting_tasks_are_moved_up_and_the_others_skipped(
         {"created_before": "2020-01-01T00:00:00Z"},
     ],
 )
-def test_what_is_chosen_is_what_the_list_shows(
+def test_a_bulk_filter_selects_the_same_tasks_as_the_list(
     deployment: Deployment, user: UserId, fields: dict[str, Any]
 ) -> None:
     deployment.task(user, tags=("a", "b"), title="one")
@@ -293,7 +293,7 @@ def test_each_chunk_is_a_short_transaction_of_its_own(
     ]
 
 
-def test_everybody_gets_a_chunk_before_anybody_gets_a_second(
+def test_every_operation_gets_a_chunk_before_a_second_one(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 1)
@@ -348,7 +348,7 @@ def test_a_task_that_no_longer_matches_is_counted_as_skipped(
 
 
 @pytest.mark.usefixtures("small_chunks")
-def test_a_cancelled_operation_goes_no_further(
+def test_a_cancelled_operation_changes_no_more_tasks(
     deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
@@ -385,7 +385,7 @@ def test_a_failing_bulk_operation_does_not_delay_the_others(
     assert get_operation(deployment, user, stuck).state == "running"
 
 
-def test_the_same_key_begins_one_operation(deployment: Deployment, user: UserId) -> None:
+def test_the_same_key_starts_one_operation(deployment: Deployment, user: UserId) -> None:
     once, again = (
         start(deployment.app, user, order("cancel", type="echo"), actor=ME, idempotency_key="k")
         for _ in range(2)
@@ -435,7 +435,7 @@ def test_a_bulk_order_for_all_tasks_needs_everything_true(
     assert deployment.state(task) == "cancelled"
 
 
-def test_who_asked_and_who_took_back_is_on_record(deployment: Deployment, user: UserId) -> None:
+def test_the_actors_of_start_and_stop_are_recorded(deployment: Deployment, user: UserId) -> None:
     bulk_id = begin(deployment, user, order("cancel", type="echo"), key_id="key")
     cancel_bulk(deployment.app, user, bulk_id, actor="human:other")
 

@@ -36,7 +36,7 @@ def user(deployment: Deployment) -> UserId:
     return deployment.user()
 
 
-def test_two_workers_do_nothing_twice(
+def test_two_bulk_workers_change_each_task_once(
     deployment: Deployment,
     user: UserId,
     connect: Callable[..., Db],
@@ -56,7 +56,7 @@ def test_two_workers_do_nothing_twice(
     assert_invariants(deployment)
 
 
-def test_a_worker_that_comes_after_a_stop_does_nothing(
+def test_a_bulk_worker_after_a_stop_does_nothing(
     deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
     task = deployment.task(user)
@@ -72,7 +72,7 @@ def test_a_worker_that_comes_after_a_stop_does_nothing(
     assert get_operation(deployment, user, bulk_id).done == 0
 
 
-def test_a_submit_that_waits_for_the_start_is_not_touched(
+def test_a_task_submitted_during_the_start_is_not_changed(
     deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
     deployment.task(user)

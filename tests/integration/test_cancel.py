@@ -31,7 +31,7 @@ def _retrying(deployment: Deployment, task_id: TaskId) -> None:
 
 
 @pytest.mark.parametrize("bring_to", [_ready, _claimed, _retrying])
-def test_a_task_nobody_runs_is_cancelled_at_once(
+def test_a_task_that_is_not_running_is_cancelled_at_once(
     deployment: Deployment, bring_to: Callable[[Deployment, TaskId], None]
 ) -> None:
     user = deployment.user()
@@ -64,7 +64,7 @@ def test_a_cancelled_claim_ends_its_attempt_unspent(deployment: Deployment) -> N
     assert deployment.start(claimed) is None
 
 
-def test_a_running_task_is_asked_to_stop_and_keeps_its_slot_until_then(
+def test_a_running_task_is_asked_to_stop_and_keeps_its_slot(
     deployment: Deployment,
 ) -> None:
     user = deployment.user()
@@ -114,7 +114,7 @@ def test_another_users_task_is_not_found(deployment: Deployment) -> None:
     assert deployment.row(run.claim.task_id)["cancel_requested_at"] is None
 
 
-def test_what_waits_for_a_cancelled_task_is_cancelled_too(deployment: Deployment) -> None:
+def test_dependents_of_a_cancelled_task_are_cancelled_too(deployment: Deployment) -> None:
     user = deployment.user()
     root, child, grandchild, stranger = graph(deployment, user, 4, [(0, 1), (1, 2)])
 

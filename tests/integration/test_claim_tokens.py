@@ -29,7 +29,7 @@ def front(deployment: Deployment, database_url: str) -> Db:
     return Db.connect(logins.for_api(database_url), role=APP, pool_size=1)
 
 
-def test_a_token_leads_to_the_claim_and_its_owner(run: Run, front: Db) -> None:
+def test_a_claim_token_identifies_the_claim_and_its_owner(run: Run, front: Db) -> None:
     token = issue(run.claim)
 
     holder = verify(front, run.claim.task_id, token)

@@ -108,7 +108,7 @@ def test_a_deadline_that_has_passed_is_refused(deployment: Deployment) -> None:
         deployment.task(deployment.user(), deadline_at=now - timedelta(minutes=1))
 
 
-def test_a_young_deployment_has_receipts_and_a_long_queue_is_counted_whole(
+def test_the_fairness_report_of_a_new_deployment_counts_the_whole_queue(
     deployment: Deployment,
 ) -> None:
     deployment.agent()
@@ -128,7 +128,7 @@ def test_a_young_deployment_has_receipts_and_a_long_queue_is_counted_whole(
     assert not found.is_shortened
 
 
-def test_a_key_without_admin_rights_is_told_what_it_lacks(
+def test_the_error_for_a_key_without_admin_rights_names_the_missing_right(
     admins_place: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admins_place.guest(name="ada").take_commands(monkeypatch)

@@ -82,7 +82,7 @@ def test_a_preview_shows_the_count_and_changes_nothing(api_user: ApiUser) -> Non
     assert state(api_user, task) == "ready"
 
 
-def test_failed_tasks_are_retried_without_a_question(api_user: ApiUser) -> None:
+def test_failed_tasks_are_retried_without_confirmation(api_user: ApiUser) -> None:
     failed = dead(api_user)
 
     told = read("retry", "--state", "failed", "--yes")
@@ -97,7 +97,7 @@ def test_failed_tasks_are_retried_without_a_question(api_user: ApiUser) -> None:
 
 @pytest.mark.usefixtures("person")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", Code.OK), ("n\n", Code.WAITED_IN_VAIN)])
-def test_a_person_is_asked_and_may_decline(api_user: ApiUser, answer: str, code: Code) -> None:
+def test_a_terminal_asks_for_confirmation(api_user: ApiUser, answer: str, code: Code) -> None:
     task = api_user.created(title="late", priority=4)["id"]
 
     shown = run("reprioritise", "--title", "LATE", "--priority", "2", given=answer)
@@ -110,7 +110,7 @@ def test_a_person_is_asked_and_may_decline(api_user: ApiUser, answer: str, code:
     assert ("completed" in shown.stdout) is (code is Code.OK)
 
 
-def test_where_nobody_can_be_asked_yes_is_wanted(api_user: ApiUser) -> None:
+def test_without_a_terminal_yes_is_required(api_user: ApiUser) -> None:
     task = api_user.created()["id"]
 
     shown = run("cancel", "--type", "echo")
@@ -132,7 +132,7 @@ def test_without_a_filter_nothing_happens(api_user: ApiUser) -> None:
     assert state(api_user, task) == "cancelled"
 
 
-def test_nothing_to_do_is_said_and_begins_nothing(api_user: ApiUser) -> None:
+def test_an_empty_selection_is_reported_and_starts_nothing(api_user: ApiUser) -> None:
     api_user.created()
 
     shown = run("retry", "--type", "echo", "--yes")
@@ -143,7 +143,7 @@ def test_nothing_to_do_is_said_and_begins_nothing(api_user: ApiUser) -> None:
     assert read("list") == []
 
 
-def test_one_is_begun_listed_and_stopped(api_user: ApiUser) -> None:
+def test_a_bulk_operation_is_started_listed_and_stopped(api_user: ApiUser) -> None:
     api_user.created()
     begun = read("cancel", "--created-after", "1h", "--yes", "--no-wait")["operation"]
 
@@ -161,5 +161,5 @@ def test_one_is_begun_listed_and_stopped(api_user: ApiUser) -> None:
     assert run("show", begun["id"], "--watch").exit_code == 0
 
 
-def test_a_priority_is_wanted_to_reprioritise() -> None:
+def test_reprioritise_needs_a_priority() -> None:
     assert run("reprioritise", "--type", "echo").exit_code == Code.USAGE

@@ -62,7 +62,7 @@ def settle(api_user: ApiUser, task: str, *, well: bool = True) -> None:
     assert api_user.deployment.settle(started, result)
 
 
-def test_a_file_is_queued_graph_by_graph(api_user: ApiUser, tmp_path: Path) -> None:
+def test_a_file_is_submitted_graph_by_graph(api_user: ApiUser, tmp_path: Path) -> None:
     (tmp_path / "night.yaml").write_text(f"{GRAPH}---\n- title: alone\n", encoding="utf-8")
 
     shown = run("batch", "night.yaml")
@@ -77,7 +77,7 @@ def test_a_file_is_queued_graph_by_graph(api_user: ApiUser, tmp_path: Path) -> N
     assert [row["source"] for row in rows] == ["cli"] * 4
 
 
-def test_json_from_stdin_is_answered_with_one_document() -> None:
+def test_json_from_stdin_prints_one_document() -> None:
     asked = json.dumps({"title": "g", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]})
 
     answer = read("batch", "-", given=asked)
@@ -86,7 +86,7 @@ def test_json_from_stdin_is_answered_with_one_document() -> None:
     assert answer["dags"][0]["critical_path"] == {"tasks": ["a", "b"], "weight": 2}
 
 
-def test_faults_are_told_by_file_line_and_field_and_nothing_is_queued(
+def test_errors_name_file_line_and_field_and_nothing_is_submitted(
     api_user: ApiUser, tmp_path: Path
 ) -> None:
     wrong = GRAPH.replace("after: [research]", "after: [reserch], priority: 9")
@@ -100,7 +100,7 @@ def test_faults_are_told_by_file_line_and_field_and_nothing_is_queued(
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 
-def test_several_faults_stand_on_a_line_each() -> None:
+def test_several_errors_are_printed_one_per_line() -> None:
     shown = run("batch", "-", given="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
 
     assert shown.exit_code == Code.USAGE
@@ -110,7 +110,7 @@ def test_several_faults_stand_on_a_line_each() -> None:
     assert last == "Error: stdin has 2 faults; nothing was submitted"
 
 
-def test_programs_read_the_faults_in_the_one_document() -> None:
+def test_json_output_contains_the_errors() -> None:
     shown = run("batch", "-", "--json", given="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
     unreadable = run("batch", "-", "--json", given="a: [")
 
@@ -124,7 +124,7 @@ def test_programs_read_the_faults_in_the_one_document() -> None:
     assert len(json.loads(unreadable.stderr)["error"]["faults"]) == 1
 
 
-def test_programs_read_what_went_in_before_a_limit(api_user: ApiUser) -> None:
+def test_json_output_lists_graphs_submitted_before_a_limit(api_user: ApiUser) -> None:
     api_user.deployment.run("UPDATE users SET max_pending = 4")
 
     shown = run("batch", "-", "--json", given=f"{GRAPH}---\n{GRAPH}")
@@ -133,7 +133,7 @@ def test_programs_read_what_went_in_before_a_limit(api_user: ApiUser) -> None:
     assert json.loads(shown.stderr)["error"]["code"] == "TOO_MANY_PENDING"
 
 
-def test_a_limit_met_halfway_says_what_went_in_before(api_user: ApiUser) -> None:
+def test_a_limit_reached_halfway_lists_the_submitted_graphs(api_user: ApiUser) -> None:
     api_user.deployment.run("UPDATE users SET max_pending = 3 WHERE id = :id", id=api_user.user)
 
     shown = run("batch", "-", given=f"{GRAPH}---\n{GRAPH}")
@@ -144,7 +144,7 @@ def test_a_limit_met_halfway_says_what_went_in_before(api_user: ApiUser) -> None
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 3
 
 
-def test_what_only_the_service_can_refuse_is_told_by_line_too(api_user: ApiUser) -> None:
+def test_an_error_of_the_service_names_the_line_too(api_user: ApiUser) -> None:
     api_user.deployment.run(
         "UPDATE users SET max_tasks_per_dag = 2 WHERE id = :id", id=api_user.user
     )
@@ -156,7 +156,7 @@ def test_what_only_the_service_can_refuse_is_told_by_line_too(api_user: ApiUser)
     assert "at most 2" in shown.stderr
 
 
-def test_a_dry_run_queues_nothing(api_user: ApiUser) -> None:
+def test_a_dry_run_submits_nothing(api_user: ApiUser) -> None:
     shown = run("batch", "-", "--dry-run", "--by", "2999-01-01T00:00Z", given=GRAPH)
 
     assert shown.exit_code == 0, shown.stderr
@@ -177,7 +177,7 @@ def test_a_dry_run_queues_nothing(api_user: ApiUser) -> None:
         (["dag", "graph", "x", "-o", "x"], "Use one of .svg, .dot, .gv, .mmd"),
     ],
 )
-def test_misuse_is_told_in_a_line(words: list[str], told: str) -> None:
+def test_wrong_usage_prints_one_line(words: list[str], told: str) -> None:
     shown = run(*words)
 
     assert shown.exit_code == Code.USAGE
@@ -190,7 +190,7 @@ def test_the_schema_is_printed_without_a_server(monkeypatch: pytest.MonkeyPatch)
     assert "DagCreate" in json.loads(run("batch", "--schema").stdout)["$defs"]
 
 
-def test_waiting_ends_with_the_last_and_tells_the_worst(
+def test_wait_ends_with_the_last_graph_and_exits_with_the_worst_state(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def end_all(*_: object) -> None:
@@ -209,7 +209,7 @@ def test_waiting_ends_with_the_last_and_tells_the_worst(
     assert "research (error)" in shown.stderr
 
 
-def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
+def test_a_wait_that_loses_the_server_prints_the_ids(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(*_: object, **__: object) -> None:
@@ -226,7 +226,7 @@ def test_a_server_that_goes_away_during_a_wait_leaves_the_ids(
     assert told["hint"].startswith(advice)
 
 
-def test_a_wait_in_vain_names_what_else_goes_on() -> None:
+def test_a_wait_that_times_out_lists_the_unfinished_graphs() -> None:
     shown = run("batch", "-", "--wait", "--wait-timeout", "1", given=f"{GRAPH}---\n{GRAPH}")
 
     assert shown.exit_code == Code.WAITED_IN_VAIN
@@ -260,7 +260,7 @@ def test_a_graph_is_shown_as_a_tree(api_user: ApiUser) -> None:
     assert tree[2].split() == ["└─", "…", "build", third, "pending", "(also", "after", "research)"]
 
 
-def test_a_shown_task_goes_by_its_short_id_and_by_its_name() -> None:
+def test_a_shown_task_has_its_short_id_and_its_name() -> None:
     dag = queued()
     design = dag["tasks"]["design"]
     shown = run("dag", "show", dag["id"]).stdout.splitlines()
@@ -317,7 +317,7 @@ def test_a_graph_is_drawn(form: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "form"), [("x.svg", "svg"), ("x.dot", "dot"), ("x.MMD", "mermaid"), ("x.txt", "ascii")]
 )
-def test_a_file_is_drawn_as_its_suffix_says(name: str, form: str, tmp_path: Path) -> None:
+def test_a_drawing_has_the_format_of_its_file_suffix(name: str, form: str, tmp_path: Path) -> None:
     dag = queued()
 
     kept = run("dag", "graph", dag["id"], "-o", name)
@@ -336,7 +336,7 @@ def test_a_task_joins_a_graph_by_any_part_of_its_id() -> None:
 
 
 @pytest.mark.parametrize("named", ["nothing", "", "dag_01J8K0000000000000000000ZZ"])
-def test_a_graph_that_cannot_be_joined_is_told_with_the_option(named: str) -> None:
+def test_the_error_for_a_graph_that_cannot_be_joined_names_the_option(named: str) -> None:
     queued()
 
     refused = run("add", "one more", "--dag", named)
@@ -345,7 +345,7 @@ def test_a_graph_that_cannot_be_joined_is_told_with_the_option(named: str) -> No
     assert refused.stderr.startswith("Error: --dag: ")
 
 
-def test_a_graph_nobody_knows_is_told_plainly() -> None:
+def test_an_unknown_graph_is_reported_as_not_found() -> None:
     unknown = run("dag", "show", "dag_01J00000000000000000000000")
     short = run("dag", "show", "zz")
 
@@ -380,7 +380,7 @@ def test_a_trigger_is_added_listed_and_removed(tmp_path: Path) -> None:
         ("title: alone\n", [], "stdin holds 0 graphs and 1 task"),
     ],
 )
-def test_what_no_trigger_can_let_in_is_refused(text: str, words: list[str], told: str) -> None:
+def test_a_trigger_with_an_invalid_graph_is_refused(text: str, words: list[str], told: str) -> None:
     dag = queued()
 
     shown = run("trigger", "add", dag["id"], "-", *words, given=text)

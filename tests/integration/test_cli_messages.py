@@ -24,7 +24,7 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 
 @pytest.mark.parametrize("given", ["", "  \n"])
-def test_an_empty_prompt_is_told_by_the_name_of_the_argument(given: str) -> None:
+def test_the_error_for_an_empty_prompt_names_the_argument(given: str) -> None:
     refused = run("queue", given)
 
     assert refused.exit_code == Code.USAGE
@@ -35,7 +35,7 @@ def test_an_empty_prompt_is_told_by_the_name_of_the_argument(given: str) -> None
     "words",
     [("add", "x", "--deadline", "8x"), ("bulk", "retry", "--created-after", "8x")],
 )
-def test_where_a_duration_does_it_is_named_too(words: tuple[str, ...]) -> None:
+def test_the_error_for_an_invalid_instant_lists_the_formats(words: tuple[str, ...]) -> None:
     refused = run(*words)
 
     assert refused.exit_code == Code.USAGE
@@ -51,7 +51,7 @@ def test_where_a_duration_does_it_is_named_too(words: tuple[str, ...]) -> None:
         (("get", "nothing"), "tasks", True),
     ],
 )
-def test_only_tasks_are_said_to_go_by_their_graph(
+def test_only_messages_about_tasks_mention_graphs(
     service: Service, words: tuple[str, ...], route: str, *, has_tasks: bool
 ) -> None:
     for path in (f"GET /api/v1/{route}", f"GET /api/v1/tasks/{route}"):

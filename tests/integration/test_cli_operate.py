@@ -50,7 +50,7 @@ def test_an_old_database_fails_the_check_until_it_is_migrated(database_url: str)
     assert again.exit_code == 0
 
 
-def test_a_database_that_does_not_answer_is_told_without_its_password(
+def test_the_error_for_an_unreachable_database_has_no_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", "postgresql://me:hidden@127.0.0.1:9/none")
@@ -64,7 +64,7 @@ def test_a_database_that_does_not_answer_is_told_without_its_password(
         assert len(refused.stderr.splitlines()) == 2
 
 
-def test_a_database_without_tables_is_told_to_be_migrated(deployment: Deployment) -> None:
+def test_the_error_for_an_empty_database_names_the_migration(deployment: Deployment) -> None:
     deployment.run("ALTER TABLE users RENAME TO elsewhere")
 
     refused = run("user", "admin", "ada", "--database")
@@ -73,7 +73,7 @@ def test_a_database_without_tables_is_told_to_be_migrated(deployment: Deployment
     assert "overnight migrate" in refused.stderr
 
 
-def test_users_and_keys_come_and_go(app_db: Db) -> None:
+def test_users_and_keys_are_created_listed_and_revoked(app_db: Db) -> None:
     added = run("user", "add", "ada", "--plan", "pro")
     issued = run("key", "issue", "ada", "--name", "laptop", "--expires-in", "30d")
     key = issued.stdout.strip()
@@ -94,7 +94,7 @@ def test_users_and_keys_come_and_go(app_db: Db) -> None:
     assert run("key", "revoke", kept["id"]).exit_code == Code.FAILED
 
 
-def test_a_user_is_listed_with_what_the_plan_allows() -> None:
+def test_a_user_is_listed_with_the_limits_of_the_plan() -> None:
     run("user", "add", "ada", "--plan", "pro")
 
     [listed, _root] = json.loads(run("user", "list", "--json").stdout)
@@ -163,7 +163,7 @@ def test_a_dead_letter_is_closed_only_once(dead: str, deployment: Deployment) ->
 
 
 @pytest.mark.parametrize("name", ["task_" + "0" * 26, "zz"])
-def test_a_dead_letter_that_is_not_there_exits_1(dead: str, name: str) -> None:
+def test_an_unknown_dead_letter_exits_1(dead: str, name: str) -> None:
     assert run("dead", "retry", name).exit_code == Code.FAILED
 
 
@@ -175,7 +175,7 @@ def test_a_sweep_runs_at_once_even_when_it_is_not_due() -> None:
         assert json.loads(swept.stdout) == {"sweep": "promote", "done": 0}
 
 
-def test_a_wrong_sweep_lists_the_right_ones() -> None:
+def test_the_error_for_an_unknown_sweep_lists_all_sweeps() -> None:
     refused = run("sweep", "floor")
 
     assert refused.exit_code == Code.USAGE
@@ -196,7 +196,7 @@ def test_a_drill_prints_what_it_wipes_and_needs_a_confirmation(
     assert third == "Error: Confirmation needs a terminal; pass --yes."
 
 
-def test_a_drill_without_a_deployment_says_how_to_start_one() -> None:
+def test_a_drill_without_a_stack_says_how_to_start_one() -> None:
     refused = run("drill", "broker")
 
     assert refused.exit_code == Code.FAILED
@@ -240,7 +240,7 @@ def api(database_url: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     process.communicate()
 
 
-def test_the_api_serves_until_it_is_told_to_stop(
+def test_the_api_serves_until_it_gets_a_signal(
     api: tuple[subprocess.Popen[bytes], str],
 ) -> None:
     process, url = api

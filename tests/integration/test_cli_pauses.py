@@ -76,7 +76,7 @@ def test_a_window_for_an_unknown_user_is_refused() -> None:
         (("--all",), "the deployment"),
     ],
 )
-def test_what_is_paused_is_listed_until_it_is_resumed(
+def test_a_pause_is_listed_until_it_is_resumed(
     deployment: Deployment, arguments: tuple[str, ...], said: str
 ) -> None:
     deployment.user(name="ada")
@@ -99,7 +99,9 @@ def test_what_is_paused_is_listed_until_it_is_resumed(
 
 
 @pytest.mark.parametrize("arguments", [("--user", "ada", "--all"), ("--pool", "x", "--all")])
-def test_one_thing_is_paused_at_a_time(deployment: Deployment, arguments: tuple[str, ...]) -> None:
+def test_a_pause_needs_exactly_one_target(
+    deployment: Deployment, arguments: tuple[str, ...]
+) -> None:
     deployment.user(name="ada")
 
     assert run("pause", *arguments).exit_code == Code.USAGE
@@ -167,7 +169,7 @@ def test_a_note_without_a_target_is_refused() -> None:
     assert "--user" in refused.stderr
 
 
-def test_a_second_pause_brings_a_new_note_and_a_resume_tells_what_is_left(
+def test_a_second_pause_replaces_the_note_and_a_resume_lists_the_other_pauses(
     deployment: Deployment,
 ) -> None:
     deployment.user(name="ada")

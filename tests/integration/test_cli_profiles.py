@@ -46,7 +46,7 @@ def add_profile(service: Service, name: str, key: str, *more: str) -> None:
     assert added.exit_code == 0, added.output
 
 
-def test_a_profile_says_where_to_call_and_as_whom(service: Service) -> None:
+def test_a_profile_holds_address_and_key(service: Service) -> None:
     add_profile(service, "work", "work-key")
     add_profile(service, "home", "home-key")
 
@@ -56,7 +56,7 @@ def test_a_profile_says_where_to_call_and_as_whom(service: Service) -> None:
     assert service.keys == {"home-key"}
 
 
-def test_the_default_profile_is_used_where_nothing_else_is_said(
+def test_the_default_profile_is_used_without_other_settings(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_profile(service, "work", "work-key", "--default")
@@ -84,7 +84,7 @@ def test_an_address_in_the_environment_comes_before_the_default_profile(
     assert service.keys == {"from-the-environment", "work-key"}
 
 
-def test_a_profile_that_does_not_exist_is_told_with_those_that_do(service: Service) -> None:
+def test_the_error_for_an_unknown_profile_lists_the_existing_ones(service: Service) -> None:
     add_profile(service, "work", "work-key")
 
     refused = run("list", "--profile", "wrok")
@@ -95,7 +95,7 @@ def test_a_profile_that_does_not_exist_is_told_with_those_that_do(service: Servi
 
 
 @pytest.mark.parametrize("text", ["[work", 'work = "x"', "[work]\nkey = 1"])
-def test_a_file_that_makes_no_sense_is_told(text: str, tmp_path: Path) -> None:
+def test_a_malformed_profile_file_is_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "config" / "overnight" / "profiles.toml"
     file.parent.mkdir(parents=True)
     file.write_text(text, encoding="utf-8")
@@ -107,11 +107,11 @@ def test_a_file_that_makes_no_sense_is_told(text: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["default", "a b", ""])
-def test_not_every_word_can_name_a_profile(name: str) -> None:
+def test_an_invalid_profile_name_is_refused(name: str) -> None:
     assert run("profile", "add", name, "--url", "http://x").exit_code == Code.USAGE
 
 
-def test_a_key_file_is_found_from_everywhere(
+def test_a_key_file_is_stored_as_an_absolute_path(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work.key").write_text("work-key\n", encoding="utf-8")
@@ -125,7 +125,7 @@ def test_a_key_file_is_found_from_everywhere(
 
 
 @pytest.mark.parametrize("url", ["nourl", "ftp://x", "https://", "http://[::1", ""])
-def test_what_is_no_address_makes_no_profile(url: str) -> None:
+def test_an_invalid_address_is_not_stored(url: str) -> None:
     refused = run("profile", "add", "work", "--url", url)
 
     assert refused.exit_code == Code.USAGE
@@ -135,7 +135,7 @@ def test_what_is_no_address_makes_no_profile(url: str) -> None:
 
 
 @pytest.mark.parametrize("holds", [None, "  \n"])
-def test_a_key_file_without_a_key_makes_no_profile(holds: str | None) -> None:
+def test_a_key_file_without_a_key_is_not_stored(holds: str | None) -> None:
     if holds is not None:
         Path("work.key").write_text(holds, encoding="utf-8")
 
@@ -146,7 +146,7 @@ def test_a_key_file_without_a_key_makes_no_profile(holds: str | None) -> None:
     assert "work.key" in refused.stderr
 
 
-def test_a_profile_is_removed_and_the_default_with_it(service: Service) -> None:
+def test_removing_the_default_profile_unsets_the_default(service: Service) -> None:
     add_profile(service, "work", "work-key", "--default")
     add_profile(service, "home", "home-key")
 
@@ -159,7 +159,7 @@ def test_a_profile_is_removed_and_the_default_with_it(service: Service) -> None:
     assert (refused.exit_code, "Existing profiles: home." in refused.stderr) == (Code.USAGE, True)
 
 
-def test_the_default_is_chosen_shown_and_taken_back(service: Service) -> None:
+def test_the_default_profile_is_set_shown_and_unset(service: Service) -> None:
     add_profile(service, "work", "work-key")
 
     assert run("profile", "default").stdout == ""
@@ -171,7 +171,7 @@ def test_the_default_is_chosen_shown_and_taken_back(service: Service) -> None:
     assert run("profile", "default").stdout == ""
 
 
-def test_lines_hold_one_item_each(service: Service) -> None:
+def test_jsonl_has_one_item_per_line(service: Service) -> None:
     add_profile(service, "work", "k", "--default")
 
     listed = run("list", "--jsonl").stdout.splitlines()
@@ -182,7 +182,7 @@ def test_lines_hold_one_item_each(service: Service) -> None:
     assert run("profile", "list", "--json", "--jsonl").exit_code == Code.USAGE
 
 
-def test_a_single_thing_is_one_line_too(service: Service) -> None:
+def test_jsonl_of_a_single_object_is_one_line(service: Service) -> None:
     add_profile(service, "work", "k", "--default")
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(ALPHA)))
 
@@ -192,7 +192,7 @@ def test_a_single_thing_is_one_line_too(service: Service) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_is_given_its_script(shell: str) -> None:
+def test_each_shell_gets_its_completion_script(shell: str) -> None:
     shown = run("completion", shell)
 
     assert shown.exit_code == 0
@@ -200,11 +200,11 @@ def test_each_shell_is_given_its_script(shell: str) -> None:
     assert "complete" in shown.stdout
 
 
-def test_a_shell_that_is_not_known_is_refused() -> None:
+def test_an_unknown_shell_is_refused() -> None:
     assert run("completion", "tcsh").exit_code == Code.USAGE
 
 
-def test_task_ids_are_offered_with_what_they_are(service: Service) -> None:
+def test_task_ids_are_completed_with_their_titles(service: Service) -> None:
     add_profile(service, "work", "k", "--default")
 
     assert task_ids("") == [(ALPHA, "ready: say hello"), (BETA, "completed: a\\nb")]
@@ -232,5 +232,5 @@ def test_the_shell_completes_the_ids_of_tasks(service: Service) -> None:
     assert completed.stdout.split() == [BETA]
 
 
-def test_without_a_server_nothing_is_offered_and_nothing_is_said() -> None:
+def test_without_a_server_completion_prints_nothing() -> None:
     assert task_ids("") == []

@@ -54,7 +54,7 @@ def run(*arguments: str, given: str | None = None) -> Result:
         (("--timeout", "0s"), "too short; the shortest duration is 1s"),
     ],
 )
-def test_add_refuses_what_cannot_be_meant(arguments: tuple[str, ...], word: str) -> None:
+def test_add_refuses_invalid_options(arguments: tuple[str, ...], word: str) -> None:
     refused = run("add", "say hello", *arguments)
 
     assert refused.exit_code == Code.USAGE
@@ -90,7 +90,7 @@ def test_add_prints_the_id_alone_on_stdout(service: Service) -> None:
     assert service.keys == {KEY}
 
 
-def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -> None:
+def test_add_sends_exactly_the_given_options(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
     added = run(
@@ -127,7 +127,7 @@ def test_add_sends_everything_that_was_said_and_nothing_else(service: Service) -
     }
 
 
-def test_a_refusal_tells_programs_its_code(service: Service) -> None:
+def test_a_refusal_as_json_contains_its_code(service: Service) -> None:
     refusal = problem(429, "TOO_MANY_PENDING", "the limit is 50")
     service.on("POST /api/v1/tasks", refusal)
 
@@ -137,7 +137,7 @@ def test_a_refusal_tells_programs_its_code(service: Service) -> None:
     assert json.loads(refused.stderr)["error"]["code"] == "TOO_MANY_PENDING"
 
 
-def test_a_bare_add_leaves_every_default_to_the_service(service: Service) -> None:
+def test_add_without_options_sends_no_defaults(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
     run("add", "say hello")
@@ -146,7 +146,7 @@ def test_a_bare_add_leaves_every_default_to_the_service(service: Service) -> Non
     assert set(sent) == {"title", "source", "idempotency_key"}
 
 
-def test_a_bare_prompt_is_queued_under_its_own_beginning(service: Service) -> None:
+def test_a_prompt_without_title_is_titled_by_its_beginning(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
     queued = run("queue", "fix\n the bug " + "x" * 200, "--model", "sonnet", "--timeout", "30m")
@@ -185,7 +185,7 @@ def test_add_wait_json_prints_exactly_one_document(service: Service) -> None:
 
 
 @pytest.mark.parametrize("state", ["dead_lettered", "cancelled"])
-def test_a_waited_task_that_ended_badly_exits_5(service: Service, state: str) -> None:
+def test_a_wait_for_a_failed_task_exits_5(service: Service, state: str) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(state=state, error="boom\nat line 1")))
 
     waited = run("wait", ALPHA, "--json")
@@ -199,7 +199,7 @@ def test_a_waited_task_that_ended_badly_exits_5(service: Service, state: str) ->
     assert line == f"Error: {ALPHA} did not complete, it is {state}: boom at line 1"
 
 
-def test_a_wait_that_runs_out_exits_3_and_tells_how_the_task_stood(service: Service) -> None:
+def test_a_wait_that_times_out_exits_3_and_prints_the_state(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(state="running")))
 
     waited = run("wait", ALPHA, "--timeout", "1s", "--json")
@@ -209,7 +209,7 @@ def test_a_wait_that_runs_out_exits_3_and_tells_how_the_task_stood(service: Serv
     assert f"overnight wait {ALPHA}" in waited.stderr
 
 
-def test_a_wait_outlasts_a_database_that_is_away_for_a_past_instant(service: Service) -> None:
+def test_a_wait_survives_a_short_outage_of_the_database(service: Service) -> None:
     service.on(
         f"GET /api/v1/tasks/{ALPHA}",
         (200, task(state="running")),
@@ -231,7 +231,9 @@ def test_a_wait_outlasts_a_database_that_is_away_for_a_past_instant(service: Ser
         (problem(403, "MONTHLY_LIMIT_REACHED", "10.00 of 10 hours are used"), "of 10 hours"),
     ],
 )
-def test_what_a_limit_refuses_exits_6(service: Service, answer: Answer, message: str) -> None:
+def test_a_submit_refused_by_a_limit_exits_6(
+    service: Service, answer: Answer, message: str
+) -> None:
     service.on("POST /api/v1/tasks", answer)
 
     refused = run("add", "say hello")
@@ -243,7 +245,7 @@ def test_what_a_limit_refuses_exits_6(service: Service, answer: Answer, message:
     assert len(service.asked) == 1, "a person waits: a full queue is told at once"
 
 
-def test_a_full_queue_is_told_in_the_words_of_the_design(service: Service) -> None:
+def test_a_full_queue_is_reported_with_the_message_of_the_design(service: Service) -> None:
     service.on("POST /api/v1/tasks", problem(503, "QUEUE_FULL", "queue is at capacity (50 tasks)"))
 
     refused = run("add", "say hello")
@@ -251,7 +253,7 @@ def test_a_full_queue_is_told_in_the_words_of_the_design(service: Service) -> No
     assert refused.stderr.splitlines()[0] == "Error: queue is at capacity (50 tasks)"
 
 
-def test_a_key_that_opens_nothing_exits_4(service: Service) -> None:
+def test_an_invalid_key_exits_4(service: Service) -> None:
     service.on("GET /api/v1/tasks", problem(401, "UNAUTHENTICATED", "show a valid API key"))
 
     refused = run("list")
@@ -260,7 +262,7 @@ def test_a_key_that_opens_nothing_exits_4(service: Service) -> None:
     assert KEY not in refused.output
 
 
-def test_a_request_that_is_refused_as_wrong_exits_2_with_what_is_legal(service: Service) -> None:
+def test_an_invalid_request_exits_2_and_prints_legal_values(service: Service) -> None:
     service.on(
         "GET /api/v1/tasks",
         problem(
@@ -278,7 +280,7 @@ def test_a_request_that_is_refused_as_wrong_exits_2_with_what_is_legal(service: 
 
 
 @pytest.mark.parametrize("command", [["list"], ["wait", ALPHA], ["add", "x", "--wait"]])
-def test_a_server_that_does_not_answer_exits_1_with_advice(command: list[str]) -> None:
+def test_an_unreachable_server_exits_1_with_advice(command: list[str]) -> None:
     refused = run(*command, "--url", "http://127.0.0.1:9")
 
     assert refused.exit_code == Code.FAILED
@@ -286,7 +288,7 @@ def test_a_server_that_does_not_answer_exits_1_with_advice(command: list[str]) -
     assert "Traceback" not in refused.output
 
 
-def test_a_stranger_behind_the_address_is_told_as_such(service: Service) -> None:
+def test_another_service_at_the_address_is_reported(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, b"<html>welcome</html>"))
 
     refused = run("list")
@@ -305,9 +307,7 @@ def test_a_stranger_behind_the_address_is_told_as_such(service: Service) -> None
     ],
 )
 @pytest.mark.parametrize("path", ["", "/api/v1"])
-def test_an_address_where_no_api_answers_is_told(
-    service: Service, answer: Answer, path: str
-) -> None:
+def test_an_address_without_an_api_is_reported(service: Service, answer: Answer, path: str) -> None:
     service.on(f"GET {path}/api/v1/tasks", answer)
 
     refused = run("list", "--url", service.url + path)
@@ -318,7 +318,7 @@ def test_an_address_where_no_api_answers_is_told(
     assert not path or f"such as {service.url}." in refused.stderr
 
 
-def test_what_is_not_there_is_no_fault_of_the_address(service: Service) -> None:
+def test_an_unknown_task_is_not_reported_as_a_wrong_address(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", problem(404, "TASK_NOT_FOUND", "no such task"))
 
     assert run("get", ALPHA).stderr == "Error: no such task\n"
@@ -335,7 +335,7 @@ def test_a_list_is_plain_columns_when_piped(service: Service) -> None:
     assert second.endswith(r"x\x1b[2Jy")
 
 
-def test_a_list_asks_for_the_status_and_number_it_was_told(service: Service) -> None:
+def test_a_list_sends_its_status_and_limit(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, []))
 
     listed = run("list", "--status", "failed", "--limit", "7")
@@ -354,7 +354,7 @@ def test_json_is_one_document_and_jsonl_one_per_line(service: Service) -> None:
     assert [json.loads(line)["id"] for line in lines.stdout.splitlines()] == [ALPHA, BETA]
 
 
-def test_a_short_id_is_enough_when_only_one_task_has_it(service: Service) -> None:
+def test_a_unique_short_id_finds_its_task(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, [task(), task(BETA)]))
     service.on(f"GET /api/v1/tasks/{BETA}", (200, task(BETA, "completed", output=[1, {"a": 2}])))
 
@@ -376,7 +376,7 @@ def test_a_short_id_of_two_tasks_lists_both(service: Service) -> None:
     assert all(method != "DELETE" for method, _, _ in service.asked)
 
 
-def test_a_whole_id_is_not_looked_up_first(service: Service) -> None:
+def test_a_full_id_is_used_without_a_lookup(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task()))
 
     run("get", ALPHA.lower())
@@ -384,7 +384,7 @@ def test_a_whole_id_is_not_looked_up_first(service: Service) -> None:
     assert [path for _, path, _ in service.asked] == [f"/api/v1/tasks/{ALPHA}"]
 
 
-def test_a_task_that_is_not_there_exits_1() -> None:
+def test_an_unknown_task_exits_1() -> None:
     refused = run("get", ALPHA)
 
     assert refused.exit_code == Code.FAILED
@@ -395,7 +395,7 @@ def test_a_task_that_is_not_there_exits_1() -> None:
 @pytest.mark.parametrize(
     ("state", "words"), [("cancelled", "cancelled"), ("running", "told to stop")]
 )
-def test_cancel_says_what_became_of_the_task(
+def test_cancel_prints_the_resulting_state(
     service: Service, command: str, state: str, words: str
 ) -> None:
     service.on(f"DELETE /api/v1/tasks/{ALPHA}", (200, {"cancelled": True, "state": state}))
@@ -406,7 +406,7 @@ def test_cancel_says_what_became_of_the_task(
     assert words in cancelled.stdout
 
 
-def test_limits_and_queue_status_show_what_is_used(service: Service) -> None:
+def test_limits_and_queue_status_show_the_usage(service: Service) -> None:
     limits = {
         "plan": "pro",
         "max_concurrent_agents": 3,
@@ -454,7 +454,7 @@ def test_queue_status_of_one_task_shows_that_task(service: Service) -> None:
     assert ALPHA in run("queue-status", ALPHA).stdout
 
 
-def test_the_local_deployment_is_found_from_below_without_any_setting(
+def test_the_local_stack_is_found_from_a_subdirectory(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERNIGHT_URL")
@@ -470,7 +470,7 @@ def test_the_local_deployment_is_found_from_below_without_any_setting(
     assert service.keys == {"the-local-key"}
 
 
-def test_the_local_key_is_never_shown_to_another_server(
+def test_the_local_key_is_never_sent_to_another_server(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERNIGHT_API_KEY")
@@ -484,7 +484,7 @@ def test_the_local_key_is_never_shown_to_another_server(
     assert service.asked == []
 
 
-def test_a_key_file_outranks_the_environment(service: Service, tmp_path: Path) -> None:
+def test_a_key_file_overrides_the_environment(service: Service, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("from-a-file\n")
     service.on("GET /api/v1/tasks", (200, []))
 

@@ -45,7 +45,7 @@ def start(*arguments: str, **options: Any) -> subprocess.Popen[bytes]:
     )
 
 
-def test_an_interrupted_wait_exits_130_and_says_that_the_task_goes_on(service: Service) -> None:
+def test_an_interrupted_wait_exits_130_and_says_that_the_task_continues(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(state="running")))
     waiting = start("wait", ALPHA, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     wait_until(lambda: service.asked, what="the first look at the task")
@@ -59,7 +59,7 @@ def test_an_interrupted_wait_exits_130_and_says_that_the_task_goes_on(service: S
     assert b"Traceback" not in err
 
 
-def test_an_interrupted_wait_for_a_batch_names_all_that_goes_on(service: Service) -> None:
+def test_an_interrupted_wait_for_a_batch_lists_unfinished_graphs(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task(ALPHA)), (201, task(BETA)))
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(ALPHA, state="completed")))
     service.on(f"GET /api/v1/tasks/{BETA}", (200, task(BETA, state="running")))
@@ -79,7 +79,7 @@ def test_an_interrupted_wait_for_a_batch_names_all_that_goes_on(service: Service
     )
 
 
-def test_a_reader_that_leaves_early_is_met_in_silence(service: Service) -> None:
+def test_a_closed_pipe_causes_no_error_message(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, [task() for _ in range(50)]))
     reading, writing = os.pipe()
     listing = start("list", stdout=writing, stderr=subprocess.PIPE)
@@ -115,7 +115,7 @@ def _read(fd: int) -> bytes:
         return b""
 
 
-def test_leaving_at_a_question_is_no_answer_to_it(service: Service) -> None:
+def test_ctrl_c_at_a_confirmation_changes_nothing(service: Service) -> None:
     would = {"action": "cancel", "total": 1, "applies": 1, "sample": [ALPHA]}
     service.on("POST /api/v1/tasks/bulk", (200, would))
     ours, theirs = pty.openpty()
@@ -135,7 +135,7 @@ def test_leaving_at_a_question_is_no_answer_to_it(service: Service) -> None:
     assert b"declined" not in drawn
 
 
-def test_a_person_sees_a_table_in_colour_unless_they_do_not_want_it(service: Service) -> None:
+def test_a_terminal_gets_colours_unless_no_color_is_set(service: Service) -> None:
     service.on("GET /api/v1/tasks", (200, [task(state="completed")]))
 
     coloured, plain = on_a_terminal("list"), on_a_terminal("list", NO_COLOR="1")
@@ -146,7 +146,7 @@ def test_a_person_sees_a_table_in_colour_unless_they_do_not_want_it(service: Ser
     assert ALPHA[-8:] in plain
 
 
-def test_a_person_sees_how_a_waited_task_goes_on(service: Service) -> None:
+def test_a_terminal_shows_the_states_of_a_waited_task(service: Service) -> None:
     """Once a second, so not every state has to be seen."""
     states = ("ready", "claimed", "running", "running", "completed")
     service.on(f"GET /api/v1/tasks/{ALPHA}", *((200, task(state=state)) for state in states))

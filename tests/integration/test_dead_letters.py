@@ -21,7 +21,7 @@ ADA = "operator:ada"
 FATAL = Raised("auth_failure", "wrong key", cost_usd=0.5)
 
 
-def test_a_dead_task_comes_back_with_fresh_attempts(deployment: Deployment) -> None:
+def test_a_retried_dead_letter_has_fresh_attempts(deployment: Deployment) -> None:
     _, run = _dead(deployment)
 
     retry(deployment.app, run.claim.task_id, actor=ADA, note="key renewed")
@@ -48,7 +48,7 @@ def test_a_revived_task_can_be_completed(deployment: Deployment) -> None:
     assert deployment.lane(user)["waiting"] == 0
 
 
-def test_a_revived_task_that_dies_again_has_a_second_letter(deployment: Deployment) -> None:
+def test_a_revived_task_that_fails_again_has_a_second_dead_letter(deployment: Deployment) -> None:
     _, run = _dead(deployment)
     retry(deployment.app, run.claim.task_id, actor=ADA)
     [again] = begin(deployment, run.claim.task_id)
@@ -60,7 +60,9 @@ def test_a_revived_task_that_dies_again_has_a_second_letter(deployment: Deployme
     assert [len(letter["failure_history"]) for letter in letters] == [1, 2]
 
 
-def test_a_retry_brings_back_everything_the_death_cancelled(deployment: Deployment) -> None:
+def test_a_retry_revives_every_dependent_that_the_dead_letter_cancelled(
+    deployment: Deployment,
+) -> None:
     user = deployment.user()
     deployment.agent()
     root, child, grandchild = graph(deployment, user, 3, [(0, 1), (1, 2)])
@@ -79,7 +81,7 @@ def test_a_retry_brings_back_everything_the_death_cancelled(deployment: Deployme
     assert deployment.one("SELECT status FROM graphs")["status"] == "completed"
 
 
-def test_dependents_come_back_with_the_attempts_they_had(deployment: Deployment) -> None:
+def test_revived_dependents_keep_their_attempts(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     root, child = graph(deployment, user, 2, [(0, 1)])
@@ -91,7 +93,9 @@ def test_dependents_come_back_with_the_attempts_they_had(deployment: Deployment)
     assert deployment.row(child)["max_attempts"] == 7
 
 
-def test_a_child_of_two_dead_parents_waits_until_both_are_retried(deployment: Deployment) -> None:
+def test_a_child_of_two_dead_lettered_parents_waits_until_both_are_retried(
+    deployment: Deployment,
+) -> None:
     user = deployment.user()
     deployment.agent()
     left, right, child, grandchild = graph(deployment, user, 4, [(0, 2), (1, 2), (2, 3)])
@@ -106,7 +110,7 @@ def test_a_child_of_two_dead_parents_waits_until_both_are_retried(deployment: De
     assert after_both == ["ready", "pending", "pending"]
 
 
-def test_a_retry_does_not_bring_back_what_its_owner_cancelled(deployment: Deployment) -> None:
+def test_a_retry_does_not_revive_a_task_that_its_owner_cancelled(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     root, unwanted, below, wanted = graph(deployment, user, 4, [(0, 1), (1, 2), (0, 3)])
@@ -141,7 +145,7 @@ def test_only_a_dead_lettered_task_can_be_resolved(deployment: Deployment) -> No
         retry(deployment.app, TaskId(uuid4()), actor=ADA)
 
 
-def test_two_operators_bring_a_task_back_once(
+def test_two_operators_retry_a_task_once(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, run = _dead(deployment)
@@ -165,7 +169,7 @@ def _retried(db: Db, task_id: TaskId) -> bool:
     return True
 
 
-def test_a_letter_shows_what_a_person_needs_to_judge(deployment: Deployment) -> None:
+def test_a_dead_letter_shows_error_attempts_and_payload(deployment: Deployment) -> None:
     user, run = _dead(deployment, title="fix the site", payload={"repo": "site"})
 
     letter = get_dead_letter(deployment.app, run.claim.task_id)
@@ -179,7 +183,7 @@ def test_a_letter_shows_what_a_person_needs_to_judge(deployment: Deployment) -> 
     assert (entry["error_class"], entry["error"]) == ("auth_failure", "wrong key")
 
 
-def test_letters_are_listed_newest_first_and_resolved_ones_on_request(
+def test_dead_letters_are_listed_newest_first_and_resolved_ones_on_request(
     deployment: Deployment,
 ) -> None:
     _, first = _dead(deployment)
@@ -196,7 +200,7 @@ def test_letters_are_listed_newest_first_and_resolved_ones_on_request(
     assert listed(resolved=True, limit=1) == [shown_second]
 
 
-def test_a_task_that_never_died_has_no_letter(deployment: Deployment) -> None:
+def test_a_task_that_was_not_dead_lettered_has_no_dead_letter(deployment: Deployment) -> None:
     task_id = deployment.task(deployment.user())
 
     with pytest.raises(TaskNotFound):

@@ -55,7 +55,7 @@ def test_a_task_past_its_deadline_ends_and_is_not_retried(noon: Deployment) -> N
     )
 
 
-def test_the_gate_starts_nothing_past_its_deadline_though_nobody_swept(noon: Deployment) -> None:
+def test_the_gate_starts_nothing_past_its_deadline_even_without_a_sweep(noon: Deployment) -> None:
     user = noon.user()
     late = noon.task(user, deadline_at=SOON)
     noon.task(user)
@@ -83,7 +83,7 @@ def test_a_running_task_finishes_however_late(noon: Deployment) -> None:
     assert noon.state(run.claim.task_id) == "completed"
 
 
-def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: Deployment) -> None:
+def test_a_retry_that_waits_past_the_deadline_is_not_started(noon: Deployment) -> None:
     patient = RetryRules(Strategy.FIXED, initial_delay_sec=60, jitter=False)
     run = noon.running(noon.user(), deadline_at=SOON, retry=patient)
     noon.set_clock(SOON - TICK)
@@ -96,7 +96,7 @@ def test_a_retry_that_waits_past_the_deadline_is_not_tried_again(noon: Deploymen
     assert len(noon.one("SELECT failure_history FROM dead_letters")["failure_history"]) == 1
 
 
-def test_dependents_of_a_late_task_follow_it(noon: Deployment) -> None:
+def test_dependents_of_a_late_task_are_cancelled(noon: Deployment) -> None:
     user = noon.user()
     tasks = [NewTask("late", "echo", deadline_at=SOON), NewTask("b", "echo"), NewTask("c", "echo")]
     made = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1), Edge(1, 2)])
@@ -110,7 +110,7 @@ def test_dependents_of_a_late_task_follow_it(noon: Deployment) -> None:
     assert noon.one("SELECT status FROM dags")["status"] == "failed"
 
 
-def test_a_task_that_waits_for_another_has_its_deadline_too(noon: Deployment) -> None:
+def test_the_deadline_applies_to_a_task_that_waits_for_its_parents(noon: Deployment) -> None:
     user = noon.user()
     tasks = [NewTask("parent", "echo"), NewTask("late", "echo", deadline_at=SOON)]
     parent, late = submit_graph(noon.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
@@ -126,7 +126,7 @@ def test_a_task_that_waits_for_another_has_its_deadline_too(noon: Deployment) ->
     assert noon.state(parent.task_id) == "completed"
 
 
-def test_a_late_task_that_is_given_another_chance_has_no_deadline_any_more(
+def test_a_late_task_that_is_retried_has_no_deadline(
     noon: Deployment,
 ) -> None:
     task_id = noon.task(noon.user(), deadline_at=SOON)
@@ -167,7 +167,7 @@ def test_two_sweeps_at_once_end_each_task_once(
     assert noon.one("SELECT count(*) AS n FROM dead_letters")["n"] == 5
 
 
-def test_a_task_that_is_started_while_the_sweep_waits_is_let_finish(
+def test_a_task_that_starts_while_the_sweep_waits_may_finish(
     noon: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = noon.user()
@@ -199,7 +199,7 @@ def _order(deployment: Deployment) -> list[TaskId]:
     return [row["id"] for row in deployment.rows(sql)]
 
 
-def test_a_deadline_that_nears_moves_its_task_forward(noon: Deployment) -> None:
+def test_an_approaching_deadline_moves_its_task_forward(noon: Deployment) -> None:
     user = noon.user()
     plain = noon.task(user, priority=50)
     due = noon.task(user, priority=60, deadline_at=NOW + 6 * HOUR)
@@ -222,7 +222,9 @@ def test_no_deadline_makes_a_task_critical(noon: Deployment) -> None:
     assert _order(noon) == [critical, due]
 
 
-def test_only_what_has_moved_is_written(noon: Deployment, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_changed_sort_keys_are_written(
+    noon: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(deadlines, "BATCH", 2)
     user = noon.user()
     for hours in range(1, 6):
@@ -238,7 +240,7 @@ def test_only_what_has_moved_is_written(noon: Deployment, monkeypatch: pytest.Mo
     assert raise_deadline_priority(noon.dispatcher) == 0
 
 
-def test_a_task_that_runs_keeps_its_key(noon: Deployment) -> None:
+def test_a_running_task_keeps_its_sort_key(noon: Deployment) -> None:
     run = noon.running(noon.user(), deadline_at=NOW + HOUR)
     noon.set_clock(NOW + HOUR / 2)
 

@@ -50,7 +50,7 @@ def test_two_parents_that_finish_together_release_their_child_once(
     assert deployment.lane(user)["ready"] == 1
 
 
-def test_a_wide_graph_comes_together_again(deployment: Deployment) -> None:
+def test_a_fan_in_task_starts_after_all_parents(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     width = 20
@@ -90,7 +90,7 @@ def test_a_dead_lettered_parent_cancels_all_its_dependents(deployment: Deploymen
     assert (dag["status"], dag["dead"], dag["cancelled"]) == ("failed", 1, 2)
 
 
-def test_a_stopped_parent_cancels_what_waits_for_it(deployment: Deployment) -> None:
+def test_a_stopped_parent_cancels_its_dependents(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     root, child = graph(deployment, user, 2, [(0, 1)])

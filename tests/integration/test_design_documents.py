@@ -166,9 +166,7 @@ def test_a_task_is_cancelled_once(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize("tier", list(PlanTier))
-def test_the_queue_and_the_limits_are_told_for_every_plan(
-    api_user: ApiUser, tier: PlanTier
-) -> None:
+def test_queue_and_limits_are_reported_for_every_plan(api_user: ApiUser, tier: PlanTier) -> None:
     plan = PLAN_LIMITS[tier]
     user = api_user.guest(
         plan_tier=tier.value,
@@ -235,7 +233,7 @@ def test_fifty_tasks_may_wait_and_no_more(api_user: ApiUser) -> None:
     assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 50
 
 
-def test_nobody_gets_at_anybody_elses_tasks(api_user: ApiUser) -> None:
+def test_tasks_of_other_users_are_not_accessible(api_user: ApiUser) -> None:
     task_id = create(api_user)["id"]
     other = api_user.guest()
 
@@ -290,7 +288,7 @@ def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
     assert api_user.ask("GET", QUEUE).json()["tasks"] == []
 
 
-def test_an_agent_that_is_busy_sends_the_task_to_the_back(api_user: ApiUser) -> None:
+def test_a_busy_agent_sends_the_task_to_the_end_of_the_queue(api_user: ApiUser) -> None:
     agent = register_agent(api_user)
     first = api_user.ask("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
     work = agent.work()
@@ -319,7 +317,7 @@ def test_the_queue_is_first_in_first_out_and_outlives_the_process(
         assert [one["position"] for one in shown["tasks"]] == [1, 2, 3]
 
 
-def test_a_queue_at_its_size_refuses_in_the_words_of_the_design(
+def test_a_full_queue_is_refused_with_the_message_of_the_design(
     deployment: Deployment, database_url: str
 ) -> None:
     with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="2") as api_user:
@@ -338,7 +336,7 @@ def test_a_queue_at_its_size_refuses_in_the_words_of_the_design(
         assert web["source"] == "web"
 
 
-def test_the_settings_of_the_queue_go_by_their_old_names(
+def test_the_queue_settings_are_read_under_their_old_names(
     deployment: Deployment, database_url: str
 ) -> None:
     old = {
@@ -354,7 +352,7 @@ def test_the_settings_of_the_queue_go_by_their_old_names(
         assert read(api_user, queue_id)["max_attempts"] == 5
 
 
-def test_the_commands_of_the_queue(
+def test_the_queue_commands_submit_show_and_cancel(
     deployment: Deployment, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serve(deployment, database_url, AG_QUEUE_MAX_SIZE="1") as served:

@@ -64,7 +64,9 @@ def titles(deployment: Deployment) -> list[str]:
     ]
 
 
-def test_a_bulk_operation_rests_and_goes_on(deployment: Deployment, user: UserId) -> None:
+def test_a_bulk_operation_of_a_disabled_user_waits_and_continues(
+    deployment: Deployment, user: UserId
+) -> None:
     task, other = deployment.task(user), deployment.user()
     its = deployment.task(other)
     bulk_id = begin(deployment, user, order("cancel", status="pending"))
@@ -84,7 +86,7 @@ def test_a_bulk_operation_rests_and_goes_on(deployment: Deployment, user: UserId
     assert_invariants(deployment)
 
 
-def test_a_trigger_waits_and_fires(api_user: ApiUser) -> None:
+def test_a_trigger_of_a_disabled_user_waits_and_then_fires(api_user: ApiUser) -> None:
     deployment, dag = api_user.deployment, api_user.created()["dag_id"]
     made = api_user.ask(
         "POST", f"/api/v1/dags/{dag}/triggers", json={"when": "finished", "graph": GRAPH}
@@ -168,7 +170,7 @@ def test_a_sweep_checks_again_under_the_lane_lock_that_the_user_is_enabled(
     assert_invariants(deployment)
 
 
-def test_a_run_may_end_but_spawns_nothing(api_user: ApiUser) -> None:
+def test_a_run_of_a_disabled_user_ends_but_spawns_nothing(api_user: ApiUser) -> None:
     api_user.created()
     laptop = register_agent(api_user)
     work = laptop.begin()
@@ -187,7 +189,7 @@ def test_a_run_may_end_but_spawns_nothing(api_user: ApiUser) -> None:
     assert titles(api_user.deployment)[1:] == ["before"]
 
 
-def test_a_run_in_the_deployment_spawns_nothing_either(
+def test_a_run_in_a_worker_of_a_disabled_user_spawns_nothing(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user)

@@ -21,7 +21,7 @@ def card(agent_id: str) -> WorkerCard:
     return WorkerCard(agent_id, POOL, (), 2)
 
 
-def test_a_draining_worker_finishes_and_is_given_nothing_new(deployment: Deployment) -> None:
+def test_a_draining_worker_finishes_and_gets_no_new_task(deployment: Deployment) -> None:
     deployment.agent(slots=2, agent_id=OLD)
     user = deployment.user()
     first, _second = (deployment.running(user) for _ in range(2))
@@ -90,7 +90,7 @@ def test_a_drain_can_be_taken_back(deployment: Deployment) -> None:
 
 
 @pytest.mark.parametrize("name", [OLD, "host-a", "aaaa"])
-def test_a_worker_is_known_by_either_end_of_its_name(deployment: Deployment, name: str) -> None:
+def test_a_worker_is_found_by_either_end_of_its_name(deployment: Deployment, name: str) -> None:
     deployment.agent(agent_id=OLD)
     deployment.agent(agent_id=NEW)
 
@@ -114,7 +114,7 @@ def test_a_name_that_matches_no_worker_or_several_is_refused(
     assert (OLD in refused.value.message) == (name != "nobody")
 
 
-def test_workers_are_listed_with_what_they_do(deployment: Deployment) -> None:
+def test_workers_are_listed_with_their_running_tasks(deployment: Deployment) -> None:
     deployment.agent(slots=3, agent_id=OLD)
     deployment.agent(slots=2, agent_id=NEW, pool="gpu")
     task_id = deployment.task(deployment.user())

@@ -32,7 +32,7 @@ def fail(deployment: Deployment, times: int) -> None:
             deployment.settle(run, Raised("error", "no luck"))
 
 
-def test_a_task_that_fails_again_is_told_of_once(deployment: Deployment) -> None:
+def test_repeated_failures_of_a_task_write_one_notice(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     policy = RetryRules(escalate_after=2, **NOW)
@@ -63,7 +63,7 @@ def test_the_rule_priority_raises_a_failing_tasks_priority(deployment: Deploymen
     assert [notice.detail["rule"] for notice in list_notices(deployment.app, user)] == ["priority"]
 
 
-def test_a_critical_task_is_not_slowed_by_being_hurried(deployment: Deployment) -> None:
+def test_the_rule_priority_does_not_lower_a_critical_task(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     policy = RetryRules(escalate_after=1, escalate=Escalation.PRIORITY, **NOW)
@@ -89,7 +89,7 @@ def test_the_rule_dead_letter_ends_a_failing_task_early(deployment: Deployment) 
     ]
 
 
-def test_the_deployments_rules_reach_a_task_that_names_none(api_user: ApiUser) -> None:
+def test_the_default_rules_apply_to_a_task_without_rules(api_user: ApiUser) -> None:
     plain = api_user.created()
     own = api_user.created(retry={"escalate_after": 5, "escalate": "priority"})
     never = api_user.created(retry={"escalate_after": None})
@@ -107,7 +107,7 @@ def test_the_deployments_rules_reach_a_task_that_names_none(api_user: ApiUser) -
     ]
 
 
-def test_poison_is_judged_by_the_policy_the_task_came_with(deployment: Deployment) -> None:
+def test_poison_follows_the_policy_of_the_task(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     policy = RetryRules(poison_attempts=2, poison_distinct_agents=1, **NOW)
@@ -120,7 +120,7 @@ def test_poison_is_judged_by_the_policy_the_task_came_with(deployment: Deploymen
     assert letter["poison_pill"]
 
 
-def test_a_named_agent_is_a_capability_and_is_shown_as_named(api_user: ApiUser) -> None:
+def test_a_requested_agent_is_stored_as_a_capability_and_shown_by_name(api_user: ApiUser) -> None:
     deployment = api_user.deployment
     deployment.agent(capabilities=["agent:other"])
     task = api_user.created(agent_name="FitmentAgent", task_type="generate_fitment")
@@ -137,7 +137,7 @@ def test_a_named_agent_is_a_capability_and_is_shown_as_named(api_user: ApiUser) 
     assert deployment.settle(run, Returned())
 
 
-def test_money_on_the_wire(api_user: ApiUser) -> None:
+def test_cost_fields_of_a_task_are_stored_and_returned(api_user: ApiUser) -> None:
     task = api_user.created(max_cost_usd=2, estimated_cost_usd=0.5)
 
     row = api_user.deployment.row(api_user.row_id(task["id"]))

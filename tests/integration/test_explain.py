@@ -352,7 +352,7 @@ def test_another_user_who_waited_longer_goes_first(deployment: Deployment) -> No
     assert "1 slot is free in the pool default and the task is number 2" in reason.message
 
 
-def test_room_that_the_plan_leaves_goes_to_the_urgent(deployment: Deployment) -> None:
+def test_the_last_place_of_the_plan_goes_to_the_higher_priority(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(max_concurrent_agents=1)
     urgent, calm = deployment.task(user, priority=5), deployment.task(user)
@@ -366,7 +366,7 @@ def test_room_that_the_plan_leaves_goes_to_the_urgent(deployment: Deployment) ->
     )
 
 
-def test_a_lock_that_goes_to_another_in_the_same_pass(deployment: Deployment) -> None:
+def test_a_lock_taken_by_another_task_in_the_same_pass_is_reported(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     first, second = (deployment.task(user, locks=["repo:site"]) for _ in range(2))
@@ -375,7 +375,9 @@ def test_a_lock_that_goes_to_another_in_the_same_pass(deployment: Deployment) ->
     assert only(deployment, user, second).details["for"] == "lock"
 
 
-def test_hours_that_go_to_another_in_the_same_pass(deployment: Deployment) -> None:
+def test_hours_reserved_by_another_task_in_the_same_pass_are_reported(
+    deployment: Deployment,
+) -> None:
     deployment.agent()
     user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=1)
     first, second = (deployment.task(user, timeout_seconds=2400) for _ in range(2))
@@ -384,7 +386,7 @@ def test_hours_that_go_to_another_in_the_same_pass(deployment: Deployment) -> No
     assert only(deployment, user, second).details["for"] == "hours"
 
 
-def test_a_pass_looks_past_lanes_with_nothing_for_the_pool(deployment: Deployment) -> None:
+def test_lanes_without_a_task_for_the_pool_are_not_counted_ahead(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     for _ in range(15):
         deployment.task(deployment.user(), required_capabilities=["gpu"])
@@ -411,7 +413,7 @@ def test_a_lane_that_the_pool_skips_is_reported(deployment: Deployment) -> None:
     assert not deployment.claim().claims
 
 
-def test_quick_tasks_share_a_slot_and_so_none_is_behind(deployment: Deployment) -> None:
+def test_quick_tasks_that_share_a_slot_are_not_behind_each_other(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.05)")
     user = deployment.user()

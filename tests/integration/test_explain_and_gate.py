@@ -247,7 +247,7 @@ WORKING = Place([Worker(POOL, 3, (), "alive")], None, None, NO_BUNDLES, busy=0)
 @example(crowd=[CARRIES], place=WORKING)
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(crowd=st.lists(people, min_size=1, max_size=3), place=places)
-def test_explain_finds_no_reason_exactly_where_the_gate_would_claim(
+def test_explain_has_no_reason_exactly_if_the_gate_would_claim(
     deployment: Deployment, crowd: list[Person], place: Place
 ) -> None:
     _compare(deployment, crowd, place)

@@ -82,7 +82,7 @@ def test_a_type_known_to_some_workers_of_a_pool_is_reported(deployment: Deployme
     assert "not all workers of default have a handler for the type 'film'" in reason.message
 
 
-def test_a_full_pool_says_how_many_are_busy(deployment: Deployment) -> None:
+def test_a_full_pool_reports_its_busy_slots(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     user = deployment.user()
     deployment.running(user)
@@ -94,7 +94,7 @@ def test_a_full_pool_says_how_many_are_busy(deployment: Deployment) -> None:
     assert reason.details["pools"] == [{"pool": POOL, "busy": 1, "slots": 1}]
 
 
-def test_the_cap_on_all_slots_is_its_own_reason(deployment: Deployment) -> None:
+def test_the_cap_on_all_slots_is_a_separate_reason(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     deployment.running(user)

@@ -77,7 +77,7 @@ def hears_nothing(line: socket.socket) -> bool:
     return False
 
 
-def test_a_cut_resets_what_is_open_and_lets_new_ones_in(
+def test_a_cut_resets_open_connections_and_accepts_new_ones(
     link: ProxyLink, line: socket.socket
 ) -> None:
     link.cut()
@@ -88,7 +88,7 @@ def test_a_cut_resets_what_is_open_and_lets_new_ones_in(
         assert ask(another, b"again") == b"again"
 
 
-def test_a_delay_delays(link: ProxyLink, line: socket.socket) -> None:
+def test_a_delay_slows_down_the_response(link: ProxyLink, line: socket.socket) -> None:
     link.become(LinkFault.DELAY, delay_seconds=0.1)
     began = time.monotonic()
 
@@ -97,7 +97,7 @@ def test_a_delay_delays(link: ProxyLink, line: socket.socket) -> None:
     assert time.monotonic() - began >= 0.2  # there and back
 
 
-def test_a_half_open_link_swallows_and_is_reset_when_it_heals(
+def test_a_half_open_link_drops_data_and_is_reset_when_it_heals(
     link: ProxyLink, line: socket.socket
 ) -> None:
     link.become(LinkFault.HALF_OPEN)
@@ -117,7 +117,7 @@ def test_a_half_open_link_swallows_and_is_reset_when_it_heals(
 
 
 @pytest.mark.parametrize("fault", [LinkFault.DEAF_SERVER, LinkFault.DEAF_CLIENT])
-def test_a_partition_delivers_late_what_it_held_back(
+def test_a_partition_delivers_withheld_data_when_it_heals(
     link: ProxyLink, line: socket.socket, fault: LinkFault
 ) -> None:
     link.become(fault)
@@ -146,14 +146,14 @@ def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
     assert len(first) == 1
 
 
-def test_a_link_that_refuses_lets_nobody_in(link: ProxyLink) -> None:
+def test_a_refusing_link_accepts_no_connection(link: ProxyLink) -> None:
     link.become(LinkFault.REFUSE)
 
     with pytest.raises(ConnectionResetError), connect(link) as refused:
         refused.recv(1024)
 
 
-def test_a_forgotten_commit_reaches_the_server_and_its_answer_nobody(
+def test_a_lost_commit_reaches_the_server_without_a_confirmation(
     link: ProxyLink, line: socket.socket
 ) -> None:
     link.forget_next_commit(after=1)

@@ -54,7 +54,7 @@ def in_a_queue(deployment: Deployment, user: UserId, tasks: int) -> list[Forecas
     return [forecast_task(deployment.app, user, task, CLAIM_SETTINGS) for task in made]
 
 
-def test_each_task_starts_when_those_ahead_of_it_are_done(deployment: Deployment) -> None:
+def test_each_task_starts_after_the_tasks_ahead_of_it(deployment: Deployment) -> None:
     seen(deployment, minutes=10)
 
     first, second, third = in_a_queue(deployment, deployment.user(), 3)
@@ -124,7 +124,7 @@ def test_the_forecast_of_an_ended_task_is_its_actual_times(deployment: Deploymen
     assert found.notes == ["it has ended"]
 
 
-def test_a_child_waits_for_the_runs_of_all_before_it(deployment: Deployment) -> None:
+def test_a_child_waits_for_the_runs_of_all_ancestors(deployment: Deployment) -> None:
     deployment.agent()
     seen(deployment, minutes=10)
     user = deployment.user()
@@ -161,7 +161,7 @@ def test_a_task_that_waits_for_approval_has_no_start(deployment: Deployment) -> 
     assert "approve more money" in asks.notes[-1]
 
 
-def test_a_retry_waits_for_its_moment(deployment: Deployment) -> None:
+def test_a_retry_starts_no_earlier_than_it_is_due(deployment: Deployment) -> None:
     deployment.agent()
     seen(deployment, minutes=10)
     user = deployment.user()
@@ -175,7 +175,7 @@ def test_a_retry_waits_for_its_moment(deployment: Deployment) -> None:
     assert is_about(found.start.p10_at, found.made_at, 5)
 
 
-def test_a_long_queue_of_another_user_counts_without_being_read(
+def test_a_long_queue_of_another_user_is_counted_but_not_read(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "MAX_OTHER_TASKS", 4)
@@ -204,7 +204,7 @@ def test_the_next_tasks_are_forecast_in_their_order(deployment: Deployment) -> N
     assert found[1].queue_position == 1
 
 
-def test_what_is_paused_is_not_expected_until_it_is_resumed(deployment: Deployment) -> None:
+def test_a_paused_task_has_no_forecast_until_it_is_resumed(deployment: Deployment) -> None:
     seen(deployment)
     user = deployment.user()
     deployment.agent()
@@ -328,7 +328,7 @@ def test_a_plan_follows_path_locks(deployment: Deployment) -> None:
     assert is_about(begin[3], found.made_at, 20)
 
 
-def test_workers_report_what_runs_took_and_the_last_hundred_are_kept(
+def test_the_last_hundred_durations_of_a_type_are_kept(
     deployment: Deployment,
 ) -> None:
     for seconds in (30.0, 60.0):

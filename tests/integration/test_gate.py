@@ -85,7 +85,7 @@ def _active(deployment: Deployment) -> int:
     return int(deployment.one(sql)["n"])
 
 
-def test_slots_are_never_promised_twice(deployment: Deployment) -> None:
+def test_slots_are_never_assigned_twice(deployment: Deployment) -> None:
     deployment.agent(slots=2)
     for _ in range(3):
         deployment.task(deployment.user())
@@ -124,7 +124,7 @@ def test_users_with_fewest_running_go_first(deployment: Deployment) -> None:
     assert claimed.user_id == idle
 
 
-def test_inside_a_user_the_urgent_go_first_and_then_the_old(deployment: Deployment) -> None:
+def test_tasks_of_a_user_start_by_priority_and_then_by_age(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent(slots=1)
     background = deployment.task(user, priority=90)
@@ -142,7 +142,7 @@ def test_inside_a_user_the_urgent_go_first_and_then_the_old(deployment: Deployme
     assert order == [critical, normal, background]
 
 
-def test_waiting_makes_a_task_more_urgent_but_never_critical(deployment: Deployment) -> None:
+def test_waiting_raises_a_task_but_never_to_critical(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent(slots=1)
     old = deployment.task(user, priority=60)
@@ -206,7 +206,7 @@ def test_a_task_waits_for_a_pool_that_can_run_it(deployment: Deployment) -> None
     assert [one.claim.task_id for one in second.claims] == [gpu]
 
 
-def test_a_pool_promises_only_what_all_its_workers_can_do(deployment: Deployment) -> None:
+def test_a_pool_offers_only_capabilities_that_all_its_workers_have(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent(agent_id="big", capabilities=["gpu"])
     deployment.agent(agent_id="small", capabilities=[])
@@ -215,7 +215,7 @@ def test_a_pool_promises_only_what_all_its_workers_can_do(deployment: Deployment
     assert deployment.claim().claims == []
 
 
-def test_hours_are_promised_one_task_after_the_other(deployment: Deployment) -> None:
+def test_hours_are_reserved_one_task_after_the_other(deployment: Deployment) -> None:
     user = deployment.user(monthly_agent_hours_limit=1)
     deployment.agent()
     for _ in range(5):
@@ -265,7 +265,7 @@ def test_ten_exhausted_users_do_not_starve_the_eleventh(deployment: Deployment) 
     assert claimed.user_id == lucky
 
 
-def test_two_hundred_blocked_lanes_do_not_hold_up_the_rest(deployment: Deployment) -> None:
+def test_two_hundred_blocked_lanes_do_not_delay_the_rest(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     for _ in range(200):
         deployment.task(deployment.user(), required_capabilities=["none has this"])
@@ -298,7 +298,7 @@ def test_a_skipped_lane_is_considered_again_when_it_changes(deployment: Deployme
     assert claimed.claim.task_id == startable
 
 
-def test_a_plan_change_holds_from_the_next_claim(deployment: Deployment) -> None:
+def test_a_plan_change_applies_to_the_next_claim(deployment: Deployment) -> None:
     user = deployment.user(max_concurrent_agents=1)
     deployment.agent()
     for _ in range(5):
@@ -363,7 +363,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(deployment: Deplo
     assert _active(deployment) == 3
 
 
-def test_a_claim_leaves_a_lane_that_a_submit_is_holding(
+def test_a_claim_skips_a_lane_that_a_submit_has_locked(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     held, free = deployment.user(), deployment.user()
@@ -383,7 +383,7 @@ def test_a_claim_leaves_a_lane_that_a_submit_is_holding(
     assert [one.user_id for one in deployment.claim().claims] == [held]
 
 
-def test_a_handed_back_task_keeps_its_place(deployment: Deployment) -> None:
+def test_a_released_task_keeps_its_place(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent(slots=1)
     first = deployment.running(user)

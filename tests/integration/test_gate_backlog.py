@@ -30,7 +30,7 @@ def test_a_huge_backlog_delays_another_user_by_one_slot_turnover(deployment: Dep
     assert served.user_id == newcomer
 
 
-def test_two_hundred_lanes_blocked_by_money_do_not_hold_up_the_rest(deployment: Deployment) -> None:
+def test_two_hundred_lanes_blocked_by_money_do_not_delay_the_rest(deployment: Deployment) -> None:
     deployment.agent(slots=1)
     for _ in range(200):
         deployment.task(deployment.user(night_budget_usd=1), max_cost_usd=2.0)

@@ -57,7 +57,7 @@ def taken(deployment: Deployment, pool: str) -> set[UUID]:
     return {one.claim.task_id for one in deployment.claim(pool=pool).claims}
 
 
-def test_a_pool_leaves_a_type_to_the_workers_that_know_it(deployment: Deployment) -> None:
+def test_a_pool_without_a_handler_leaves_the_type_to_other_pools(deployment: Deployment) -> None:
     deployment.agent(types=["echo"])
     deployment.agent(agent_id="studio", pool="films", types=["echo", "film"])
     user = deployment.user()
@@ -75,7 +75,7 @@ def test_a_type_without_handler_may_be_claimed_by_any_pool(deployment: Deploymen
     assert taken(deployment, POOL) == {task}
 
 
-def test_a_type_that_not_all_of_a_pool_know_waits_for_the_others(deployment: Deployment) -> None:
+def test_a_type_that_not_all_workers_of_a_pool_handle_waits(deployment: Deployment) -> None:
     deployment.agent(types=["echo"])
     deployment.agent(agent_id="newer", types=["echo", "film"])
     user = deployment.user()
@@ -87,7 +87,7 @@ def test_a_type_that_not_all_of_a_pool_know_waits_for_the_others(deployment: Dep
     assert taken(deployment, POOL) == {film}
 
 
-def test_a_draining_worker_still_keeps_its_types_from_others(deployment: Deployment) -> None:
+def test_a_draining_worker_still_reserves_its_types(deployment: Deployment) -> None:
     deployment.agent(types=["echo"])
     deployment.agent(agent_id="studio", pool="films", types=["film"])
     drain(deployment.dispatcher, "studio")
@@ -97,7 +97,7 @@ def test_a_draining_worker_still_keeps_its_types_from_others(deployment: Deploym
     assert taken(deployment, POOL) == set()
 
 
-def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_left(
+def test_a_skipped_lane_is_considered_again_when_the_last_handler_left(
     deployment: Deployment,
 ) -> None:
     deployment.agent(types=["echo"])
@@ -112,7 +112,7 @@ def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_left(
     assert taken(deployment, POOL) == {film}
 
 
-def test_a_lane_is_looked_into_again_when_the_last_who_knew_a_type_fell_silent(
+def test_a_skipped_lane_is_considered_again_when_the_last_handler_is_silent(
     deployment: Deployment,
 ) -> None:
     deployment.agent(types=["echo"])

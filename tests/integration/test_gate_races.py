@@ -104,7 +104,7 @@ def claimer(db: Db, number: int, *, slots_max: int | None = None) -> Callable[[]
     return work
 
 
-def test_claims_plan_changes_resets_and_releases_at_once_break_no_limit(
+def test_concurrent_claims_plan_changes_and_releases_break_no_limit(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     chance = random.Random(7)
@@ -249,7 +249,7 @@ def admitted(db: Db, user: UserId, caps: Caps) -> bool:
     return True
 
 
-def test_a_downgrade_that_waited_for_a_claim_holds_from_the_next(
+def test_a_downgrade_that_waited_for_a_claim_applies_to_the_next(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user(PlanTier.PRO)
@@ -324,7 +324,7 @@ def test_a_running_pass_skips_no_lane_for_what_old_workers_could_do(
     assert [one.claim.task_id for one in deployment.claim().claims] == [task]
 
 
-def test_a_direct_claim_and_a_slot_that_goes_on_never_wait_in_a_ring(
+def test_a_direct_claim_and_a_slot_claim_never_deadlock(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     """With a slot cap, one takes the cap and then a lane, the other a lane and then the cap."""

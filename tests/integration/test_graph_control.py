@@ -36,7 +36,7 @@ def user(deployment: Deployment) -> UserId:
     return deployment.user()
 
 
-def test_cancelling_a_graph_stops_what_waits_and_asks_what_runs(
+def test_cancelling_a_graph_cancels_waiting_and_stops_running_tasks(
     deployment: Deployment, user: UserId
 ) -> None:
     root, running, claimed, below, clean_up = linked(
@@ -94,7 +94,7 @@ def test_another_users_graph_is_not_found(deployment: Deployment, user: UserId) 
     assert deployment.state(task) == "ready"
 
 
-def test_a_retry_brings_back_what_ended_because_of_it_beside_what_completed(
+def test_a_retry_revives_cancelled_dependents_and_keeps_completed_tasks(
     deployment: Deployment, user: UserId
 ) -> None:
     root, failed, sibling, joined = linked(
@@ -128,7 +128,7 @@ def test_a_retry_brings_back_what_ended_because_of_it_beside_what_completed(
     assert_invariants(deployment)
 
 
-def test_a_cancelled_task_can_be_tried_again_with_what_it_took_along(
+def test_a_cancelled_task_is_retried_with_its_cancelled_dependents(
     deployment: Deployment, user: UserId
 ) -> None:
     root, child, fallback = linked(deployment, user, 3, Edge(0, 1), Edge(0, 2, FALLBACK))
@@ -143,7 +143,9 @@ def test_a_cancelled_task_can_be_tried_again_with_what_it_took_along(
     assert_invariants(deployment)
 
 
-def test_a_task_stopped_on_its_last_try_can_run_again(deployment: Deployment, user: UserId) -> None:
+def test_a_task_stopped_on_its_last_attempt_can_be_retried(
+    deployment: Deployment, user: UserId
+) -> None:
     run = deployment.running(user, max_attempts=1)
     deployment.settle(run, StoppedByCancel())
 
@@ -181,7 +183,9 @@ def test_a_task_with_an_unmet_parent_cannot_be_retried_alone(
     assert states(deployment, root, child) == ["dead_lettered", "cancelled"]
 
 
-def test_what_was_not_needed_besides_stays_so(deployment: Deployment, user: UserId) -> None:
+def test_a_skipped_fallback_stays_cancelled_after_a_retry(
+    deployment: Deployment, user: UserId
+) -> None:
     done, failed, child = linked(deployment, user, 3, Edge(0, 2, FALLBACK), Edge(1, 2))
     end(deployment, failed, FATAL)
     end(deployment, done, Returned())
@@ -194,7 +198,9 @@ def test_what_was_not_needed_besides_stays_so(deployment: Deployment, user: User
     assert_invariants(deployment)
 
 
-def test_only_what_ended_badly_can_be_retried(deployment: Deployment, user: UserId) -> None:
+def test_only_failed_or_cancelled_tasks_can_be_retried(
+    deployment: Deployment, user: UserId
+) -> None:
     waiting, done, closed = deployment.task(user), deployment.task(user), deployment.task(user)
     end(deployment, done, Returned())
     end(deployment, closed, FATAL)
@@ -207,7 +213,7 @@ def test_only_what_ended_badly_can_be_retried(deployment: Deployment, user: User
         retry(deployment.app, user, waiting, actor=ME, attempts=0)
 
 
-def test_a_graph_cancelled_whole_comes_back_whole(deployment: Deployment, user: UserId) -> None:
+def test_a_cancelled_graph_is_retried_whole(deployment: Deployment, user: UserId) -> None:
     root, running, below, clean_up = linked(
         deployment, user, 4, Edge(0, 1), Edge(1, 2), Edge(2, 3, CLEAN_UP)
     )
@@ -229,7 +235,7 @@ def test_a_graph_cancelled_whole_comes_back_whole(deployment: Deployment, user: 
     assert_invariants(deployment)
 
 
-def test_a_retried_task_brings_back_what_was_cancelled_together_with_it(
+def test_a_retried_task_revives_tasks_cancelled_with_it(
     deployment: Deployment, user: UserId
 ) -> None:
     root, below, clean_up, beside, before = linked(
@@ -248,7 +254,7 @@ def test_a_retried_task_brings_back_what_was_cancelled_together_with_it(
     assert_invariants(deployment)
 
 
-def test_a_retried_graph_leaves_what_completed_and_what_is_closed(
+def test_a_retried_graph_keeps_completed_and_closed_tasks(
     deployment: Deployment, user: UserId
 ) -> None:
     done, failed, closed, below_failed, below_closed, fallback = linked(
@@ -278,9 +284,7 @@ def test_a_retried_graph_leaves_what_completed_and_what_is_closed(
     assert_invariants(deployment)
 
 
-def test_a_graph_with_nothing_to_bring_back_is_not_retried(
-    deployment: Deployment, user: UserId
-) -> None:
+def test_a_graph_without_failed_tasks_is_not_retried(deployment: Deployment, user: UserId) -> None:
     task, fallback = linked(deployment, user, 2, Edge(0, 1, FALLBACK))
 
     with pytest.raises(NotRetryable, match="the graph is running"):
@@ -292,7 +296,7 @@ def test_a_graph_with_nothing_to_bring_back_is_not_retried(
     assert deployment.state(fallback) == "cancelled"
 
 
-def test_a_retried_graph_keeps_the_tries_its_tasks_had(
+def test_a_retried_graph_keeps_the_attempts_of_its_tasks(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user, max_attempts=1)
@@ -312,7 +316,7 @@ def test_a_retried_graph_keeps_the_tries_its_tasks_had(
     assert_invariants(deployment)
 
 
-def test_what_comes_back_counts_as_waiting_work(deployment: Deployment, user: UserId) -> None:
+def test_revived_tasks_count_against_the_cap(deployment: Deployment, user: UserId) -> None:
     root, child = linked(deployment, user, 2, Edge(0, 1))
     end(deployment, root, FATAL)
     dag = dag_of(deployment, root)

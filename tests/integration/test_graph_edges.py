@@ -51,7 +51,7 @@ def test_a_fallback_that_is_not_needed_leaves_the_graph_completed(
     assert_invariants(deployment)
 
 
-def test_a_clean_up_runs_whatever_became_of_the_chain_before_it(
+def test_a_clean_up_task_runs_however_the_chain_before_it_ended(
     deployment: Deployment, user: UserId
 ) -> None:
     root, middle, last, clean_up = linked(
@@ -64,7 +64,7 @@ def test_a_clean_up_runs_whatever_became_of_the_chain_before_it(
     assert_invariants(deployment)
 
 
-def test_an_edge_that_continues_does_not_mind_a_failure(
+def test_an_edge_with_on_unmet_continue_ignores_a_failure(
     deployment: Deployment, user: UserId
 ) -> None:
     optional, needed, child = linked(

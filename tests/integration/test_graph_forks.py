@@ -28,7 +28,7 @@ def user(deployment: Deployment) -> UserId:
     return deployment.user()
 
 
-def test_a_fork_runs_the_chosen_task_and_all_after_it_anew(
+def test_a_fork_runs_the_chosen_task_and_its_descendants_again(
     deployment: Deployment, user: UserId
 ) -> None:
     root, chosen, other, joined = linked(
@@ -55,7 +55,7 @@ def test_a_fork_runs_the_chosen_task_and_all_after_it_anew(
     assert_invariants(deployment)
 
 
-def test_a_fork_costs_nothing_for_what_it_takes_over(deployment: Deployment, user: UserId) -> None:
+def test_a_fork_pays_nothing_for_copied_results(deployment: Deployment, user: UserId) -> None:
     root, child = linked(deployment, user, 2, Edge(0, 1))
     end(deployment, root, Returned(cost_usd=0.5))
     before = (deployment.lane(user)["used_seconds"], deployment.lane(user)["waiting"])
@@ -154,7 +154,7 @@ def test_a_fork_that_exceeds_a_cap_leaves_nothing_behind(
     assert deployment.one("SELECT count(*) AS n FROM dags")["n"] == 1
 
 
-def test_a_fork_under_a_known_key_is_said_to_come_from_where_it_did(
+def test_a_repeated_fork_key_reports_the_original_source(
     deployment: Deployment, user: UserId
 ) -> None:
     [first] = linked(deployment, user, 1)
@@ -177,7 +177,7 @@ def test_a_fork_under_the_key_of_a_create_is_refused(deployment: Deployment, use
     assert deployment.one("SELECT count(*) AS n FROM dags")["n"] == 1
 
 
-def test_a_fork_has_the_tries_that_were_asked_for(deployment: Deployment, user: UserId) -> None:
+def test_a_fork_has_the_requested_maximum_of_attempts(deployment: Deployment, user: UserId) -> None:
     task = deployment.task(user, max_attempts=2)
     for _ in range(2):
         end(deployment, task, FATAL)

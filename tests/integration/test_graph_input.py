@@ -22,7 +22,7 @@ def nothing_was_written(deployment: Deployment) -> bool:
     return deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 0
 
 
-def test_a_circle_is_refused_and_its_tasks_are_listed(deployment: Deployment) -> None:
+def test_a_cycle_is_refused_and_its_tasks_are_listed(deployment: Deployment) -> None:
     edges = [Edge(0, 1), Edge(1, 2), Edge(2, 1)]
 
     with pytest.raises(InvalidRequest, match=r"circular dependency: .*(b → c|c → b)"):
@@ -49,7 +49,7 @@ def test_a_graph_beyond_its_cap_is_refused(deployment: Deployment) -> None:
     assert nothing_was_written(deployment)
 
 
-def test_rivals_with_one_key_make_one_graph(
+def test_concurrent_submits_with_one_key_make_one_graph(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user()

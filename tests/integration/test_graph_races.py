@@ -34,7 +34,7 @@ def user(deployment: Deployment) -> UserId:
     return deployment.user()
 
 
-def test_two_parents_that_end_otherwise_at_once_judge_their_child_once(
+def test_two_parents_that_end_differently_at_once_resolve_their_child_once(
     deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
     failing, passing, child = linked(deployment, user, 3, Edge(0, 2, FALLBACK), Edge(1, 2))
@@ -56,7 +56,7 @@ def test_two_parents_that_end_otherwise_at_once_judge_their_child_once(
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
-def test_a_retry_and_the_end_of_a_sibling_agree_on_the_child(
+def test_a_retry_and_the_end_of_a_sibling_leave_a_consistent_child(
     deployment: Deployment, user: UserId, connect: Callable[..., Db], *, retry_first: bool
 ) -> None:
     failed, sibling, child = linked(deployment, user, 3, Edge(0, 2), Edge(1, 2))
@@ -77,7 +77,7 @@ def test_a_retry_and_the_end_of_a_sibling_agree_on_the_child(
 
 
 @pytest.mark.parametrize("retry_first", [True, False])
-def test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain(
+def test_a_retry_and_a_dead_letter_never_leave_the_child_stuck(
     deployment: Deployment, user: UserId, connect: Callable[..., Db], *, retry_first: bool
 ) -> None:
     failed, dying, child = linked(deployment, user, 3, Edge(0, 2), Edge(1, 2))
@@ -95,7 +95,7 @@ def test_a_retry_and_a_death_never_leave_the_child_waiting_in_vain(
 
 
 @pytest.mark.parametrize("cancel_first", [True, False])
-def test_a_graphs_cancel_and_a_settle_meet(
+def test_a_graph_cancel_and_a_settle_end_alike_in_either_order(
     deployment: Deployment, user: UserId, connect: Callable[..., Db], *, cancel_first: bool
 ) -> None:
     parent, child = linked(deployment, user, 2, Edge(0, 1))
@@ -113,7 +113,7 @@ def test_a_graphs_cancel_and_a_settle_meet(
 
 
 @pytest.mark.parametrize("start_first", [True, False])
-def test_a_graphs_cancel_and_a_start_meet_at_the_row(
+def test_a_graph_cancel_and_a_start_serialize_on_the_row(
     deployment: Deployment, user: UserId, connect: Callable[..., Db], *, start_first: bool
 ) -> None:
     task, other = linked(deployment, user, 2)
@@ -135,7 +135,7 @@ def test_a_graphs_cancel_and_a_start_meet_at_the_row(
     assert_invariants(deployment)
 
 
-def test_a_graphs_cancel_takes_back_what_a_claim_took_just_before(
+def test_a_graph_cancel_cancels_a_task_claimed_just_before(
     deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
     tasks = linked(deployment, user, 3)

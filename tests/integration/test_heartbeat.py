@@ -31,7 +31,7 @@ def test_a_heartbeat_extends_the_lease_from_now(deployment: Deployment) -> None:
     assert after["revision"] == before["revision"]
 
 
-def test_progress_stays_until_the_next(deployment: Deployment) -> None:
+def test_progress_stays_until_the_next_report(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
 
@@ -92,7 +92,7 @@ def test_a_claim_that_was_never_started_has_no_heartbeat(deployment: Deployment)
     assert deployment.row(claimed.claim.task_id) == before
 
 
-def test_a_heartbeat_past_the_lease_keeps_a_run_nobody_took(deployment: Deployment) -> None:
+def test_a_heartbeat_past_the_lease_keeps_a_run_that_was_not_reaped(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
     deployment.move_clock(LEASE * 2)

@@ -39,7 +39,9 @@ def marks(deployment: Deployment, user: UserId) -> list[str]:
     return [notice.kind for notice in reversed(list_notices(deployment.app, user))]
 
 
-def test_half_four_fifths_and_all_of_the_hours_are_told_once_each(deployment: Deployment) -> None:
+def test_notices_for_50_80_and_100_percent_of_the_hours_are_written_once(
+    deployment: Deployment,
+) -> None:
     user = deployment.user(PlanTier.FREE)
 
     for hours in (4.9, 0.1, 0.1, 2.9, 1.9, 0.1, 0.1):
@@ -51,7 +53,7 @@ def test_half_four_fifths_and_all_of_the_hours_are_told_once_each(deployment: De
     assert half.detail["used_seconds"] == 18_000
 
 
-def test_a_leap_over_several_marks_tells_all_of_them(deployment: Deployment) -> None:
+def test_one_charge_over_several_marks_writes_all_their_notices(deployment: Deployment) -> None:
     user = deployment.user(PlanTier.FREE)
 
     adjust_hours(deployment.app, user, 11, note="test")
@@ -59,7 +61,7 @@ def test_a_leap_over_several_marks_tells_all_of_them(deployment: Deployment) -> 
     assert marks(deployment, user) == ["usage.50", "usage.80", "usage.100"]
 
 
-def test_a_new_month_tells_anew_and_a_refund_takes_nothing_back(deployment: Deployment) -> None:
+def test_a_new_month_writes_notices_again_and_a_refund_removes_none(deployment: Deployment) -> None:
     user = deployment.user(PlanTier.FREE)
     adjust_hours(deployment.app, user, 6, note="test")
     adjust_hours(deployment.app, user, -6, note="test")
@@ -72,7 +74,7 @@ def test_a_new_month_tells_anew_and_a_refund_takes_nothing_back(deployment: Depl
     assert marks(deployment, user) == ["usage.50", "usage.50"]
 
 
-def test_without_a_limit_there_is_nothing_to_tell(deployment: Deployment) -> None:
+def test_without_a_limit_no_notice_is_written(deployment: Deployment) -> None:
     user = deployment.user(PlanTier.TEAM)
 
     adjust_hours(deployment.app, user, 9999, note="test")
@@ -80,9 +82,7 @@ def test_without_a_limit_there_is_nothing_to_tell(deployment: Deployment) -> Non
     assert marks(deployment, user) == []
 
 
-def test_settles_at_the_same_moment_tell_of_a_mark_once(
-    deployment: Deployment, connect: Connect
-) -> None:
+def test_concurrent_settles_write_a_notice_once(deployment: Deployment, connect: Connect) -> None:
     user = deployment.user(PlanTier.PRO, monthly_agent_hours_limit=2)
     deployment.agent()
     runs = [deployment.running(user, timeout_seconds=2000) for _ in range(3)]
@@ -98,7 +98,7 @@ def test_settles_at_the_same_moment_tell_of_a_mark_once(
     assert deployment.lane(user)["used_seconds"] >= 5_700
 
 
-def test_used_up_hours_refuse_by_default_and_hold_if_asked_to(deployment: Deployment) -> None:
+def test_used_up_hours_refuse_by_default_or_make_tasks_wait(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(PlanTier.FREE)
     adjust_hours(deployment.app, user, 10, note="test")
@@ -126,7 +126,7 @@ def test_ten_exhausted_users_do_not_starve_the_eleventh(deployment: Deployment) 
     assert [one.claim.task_id for one in deployment.claim(limit=1).claims] == [task]
 
 
-def test_a_downgrade_below_what_is_used_only_blocks_new_claims(deployment: Deployment) -> None:
+def test_a_downgrade_below_the_used_hours_only_blocks_new_claims(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(PlanTier.PRO)
     run = deployment.running(user, timeout_seconds=60)

@@ -319,7 +319,7 @@ def test_an_idle_listener_ends_when_the_worker_shuts_down(
     assert not slot.is_alive()
 
 
-def test_an_idle_listener_does_not_claim_a_task_that_is_not_quick_nor_what_is_behind_it(
+def test_an_idle_listener_claims_no_slow_task_and_nothing_behind_it(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,

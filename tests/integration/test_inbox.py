@@ -250,7 +250,7 @@ def _leave_text(shop: Engine, key: str, task: str) -> int:
 
 
 @pytest.mark.parametrize("task", [[], 1, "x", {"title": "x", "payload": {"a": "b" * 1_100_000}}])
-def test_a_row_that_is_no_json_object_is_refused_at_once(
+def test_an_inbox_row_must_be_a_json_object_of_bounded_size(
     deployment: Deployment, shop: Engine, key: str, task: object
 ) -> None:
     with pytest.raises(Exception, match="a JSON object of at most"):
@@ -420,7 +420,7 @@ def test_two_sweeps_at_once_submit_each_row_once(
     assert titles(deployment) == [str(number) for number in range(10)]
 
 
-def test_the_guide_does_what_it_says(
+def test_the_code_of_the_inbox_guide_runs(
     deployment: Deployment, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OVERNIGHT_API_KEY", key)
@@ -479,7 +479,7 @@ def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedPr
 
 
 @pytest.mark.usefixtures("admins_place")
-def test_an_operator_sees_and_resolves_what_was_refused(
+def test_an_operator_lists_retries_and_drops_refused_rows(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     late = {"title": "late", "type": "x" * 101, "payload": {"password": "hunter2"}}
@@ -502,11 +502,11 @@ def test_an_operator_sees_and_resolves_what_was_refused(
     assert _cli("inbox", "list", "--json").strip() == "[]"
     every = json.loads(_cli("inbox", "list", "--all", "--json"))
     assert [row["outcome"] for row in every] == ["accepted", "dropped"]
-    assert every[1]["settled_by"].startswith("human:")
+    assert every[1]["settled_by"].startswith("user:")
 
 
 @pytest.mark.usefixtures("admins_place")
-def test_what_became_a_task_can_be_neither_retried_nor_dropped(
+def test_an_accepted_row_can_be_neither_retried_nor_dropped(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     with shop.begin() as tx:

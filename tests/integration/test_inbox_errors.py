@@ -25,7 +25,7 @@ def shop(database_url: str) -> Iterator[Engine]:
     engine.dispose()
 
 
-def test_a_revoked_key_is_an_error_of_ours_with_every_library(
+def test_a_revoked_key_raises_an_overnight_error_with_every_driver(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
     revoke(deployment.app, key.split("_")[2])
@@ -40,7 +40,7 @@ def test_a_revoked_key_is_an_error_of_ours_with_every_library(
     bare.close()
 
 
-def test_an_error_of_the_programs_own_database_stays_its_own(shop: Engine, key: str) -> None:
+def test_other_database_errors_are_raised_unchanged(shop: Engine, key: str) -> None:
     with shop.connect() as tx:
         with pytest.raises(ProgrammingError):
             tx.execute(text("SELECT nothing"))

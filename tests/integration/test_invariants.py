@@ -171,7 +171,7 @@ def history(deployment: Deployment) -> History:
     return History(deployment, names)
 
 
-def test_a_true_history_breaks_nothing(history: History) -> None:
+def test_a_normal_history_violates_no_invariant(history: History) -> None:
     found = violations(
         history.deployment.dispatcher,
         acked=history.tasks,
@@ -182,11 +182,11 @@ def test_a_true_history_breaks_nothing(history: History) -> None:
     assert not found, describe_violations(found)
 
 
-def test_every_invariant_has_been_lied_to() -> None:
+def test_every_invariant_has_a_violating_example() -> None:
     assert SAID | LIES.keys() == {one.code for one in INVARIANTS}
 
 
-def test_all_twenty_are_asked_or_said_to_be_inapplicable() -> None:
+def test_all_twenty_invariants_are_checked_or_listed_as_inapplicable() -> None:
     asked = {one.code for one in INVARIANTS}
 
     assert {f"I{number:02}" for number in range(1, 21)} - asked == {"I17"}
@@ -194,7 +194,7 @@ def test_all_twenty_are_asked_or_said_to_be_inapplicable() -> None:
     assert all(INAPPLICABLE.values())
 
 
-def test_nothing_is_there_to_which_the_inapplicable_would_apply(deployment: Deployment) -> None:
+def test_the_inapplicable_invariants_have_no_subject(deployment: Deployment) -> None:
     found = deployment.rows(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
         " AND relname ~ 'schedule|cron|outbox|webhook'"
@@ -203,7 +203,7 @@ def test_nothing_is_there_to_which_the_inapplicable_would_apply(deployment: Depl
     assert found == []
 
 
-def test_every_lie_is_caught_by_its_invariant(
+def test_every_violation_is_reported_by_its_invariant(
     history: History, postgres: EmbeddedPostgres, database_url: str
 ) -> None:
     liar = _without_guards(postgres, database_url)
@@ -219,15 +219,15 @@ def test_every_lie_is_caught_by_its_invariant(
     assert missed == []
 
 
-def test_a_lost_submission_is_missed(history: History) -> None:
+def test_a_lost_submission_is_reported(history: History) -> None:
     assert violations(history.deployment.app, acked=[new_task_id()]).keys() == {"I01"}
 
 
-def test_what_is_open_after_a_drain_is_stuck(history: History) -> None:
+def test_a_task_that_is_open_after_a_drain_is_reported_as_stuck(history: History) -> None:
     assert violations(history.deployment.app, drained=True).keys() == {"I02"}
 
 
-def test_what_lies_about_for_too_long_is_noticed(history: History) -> None:
+def test_an_expired_claim_that_is_not_reaped_is_reported(history: History) -> None:
     history.deployment.move_clock(timedelta(minutes=2))
 
     patient = violations(history.deployment.app, patience=timedelta(hours=1))
@@ -236,7 +236,7 @@ def test_what_lies_about_for_too_long_is_noticed(history: History) -> None:
     assert (patient.keys(), fail_fast_client.keys()) == (set(), {"I10"})
 
 
-def test_what_only_the_deployment_can_have_measured_is_charged_whoever_watched(
+def test_a_charge_that_only_the_worker_measured_is_accepted(
     history: History,
 ) -> None:
     history.deployment.run(
@@ -248,14 +248,14 @@ def test_what_only_the_deployment_can_have_measured_is_charged_whoever_watched(
     assert [row["task_id"] for row in found["I08"]] == [history.names["lost"]]
 
 
-def test_runs_begun_before_a_downgrade_break_nothing(history: History) -> None:
+def test_runs_started_before_a_downgrade_violate_nothing(history: History) -> None:
     user = UserId(history.names["user"])
     change_plan(history.deployment.app, user, PlanTier.FREE, limits=PlanLimits(1, 30, 0))
 
     assert violations(history.deployment.dispatcher) == {}
 
 
-def test_without_a_history_of_plans_the_limits_of_now_count(deployment: Deployment) -> None:
+def test_without_a_history_of_plans_the_current_limits_apply(deployment: Deployment) -> None:
     user = deployment.user(PlanTier.PRO)
     deployment.agent()
     deployment.running(user)
@@ -268,7 +268,7 @@ def test_without_a_history_of_plans_the_limits_of_now_count(deployment: Deployme
 
 
 @pytest.mark.parametrize("watched", [False, True])
-def test_runs_begun_before_their_user_was_shut_out_break_nothing(
+def test_runs_started_before_their_user_was_disabled_violate_nothing(
     deployment: Deployment, *, watched: bool
 ) -> None:
     if watched:

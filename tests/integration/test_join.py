@@ -39,7 +39,7 @@ def run_all(deployment: Deployment) -> None:
             deployment.settle(run, Returned("done"))
 
 
-def test_a_task_joins_a_graph_that_runs(api_user: ApiUser) -> None:
+def test_a_task_joins_a_running_graph(api_user: ApiUser) -> None:
     dag_id = api_user.ask("POST", DAGS, json=GRAPH).json()["id"]
 
     answer = api_user.ask(
@@ -143,7 +143,7 @@ def test_the_caps_apply_to_joined_tasks(api_user: ApiUser) -> None:
     assert too_many.json()["code"] == "TOO_MANY_PENDING"
 
 
-def test_a_task_of_a_new_graph_names_no_other(api_user: ApiUser) -> None:
+def test_a_task_of_a_new_graph_cannot_name_another_graph(api_user: ApiUser) -> None:
     dag_id = api_user.created()["dag_id"]
     wrong = {"title": "x", "tasks": [{"name": "a", "title": "a", "workflow_id": dag_id}]}
 

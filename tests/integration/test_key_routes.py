@@ -61,7 +61,7 @@ def test_the_list_of_keys_contains_no_secret(api_user: ApiUser) -> None:
     assert api_user.key.split("_")[3] not in json.dumps(listed)
 
 
-def test_nobody_lists_anothers_keys(api_user: ApiUser) -> None:
+def test_keys_of_other_users_are_not_listed(api_user: ApiUser) -> None:
     guest = api_user.guest()
 
     mine, theirs = ({key["id"] for key in one.ask("GET", KEYS).json()} for one in (api_user, guest))

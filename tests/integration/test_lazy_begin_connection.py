@@ -41,7 +41,9 @@ def _status(tx: Connection) -> int:
 
 
 @pytest.mark.parametrize("first", ["SELECT 1", b"SELECT 1", SQL("SELECT 1")], ids=repr)
-def test_whatever_comes_first_begins(link: LazyBeginConnection, first: str | bytes | SQL) -> None:
+def test_the_first_statement_begins_the_transaction(
+    link: LazyBeginConnection, first: str | bytes | SQL
+) -> None:
     with link.cursor() as cursor:
         seen = [link.get_transaction_status()]
         cursor.execute(first)
@@ -53,7 +55,7 @@ def test_whatever_comes_first_begins(link: LazyBeginConnection, first: str | byt
     assert link.get_transaction_status() == TRANSACTION_STATUS_IDLE
 
 
-def test_many_values_are_one_transaction(link: LazyBeginConnection, deployment: Deployment) -> None:
+def test_executemany_is_one_transaction(link: LazyBeginConnection, deployment: Deployment) -> None:
     user = deployment.user()
     deployment.task(user, title="before")
     with link.cursor() as cursor:
@@ -67,7 +69,7 @@ def test_many_values_are_one_transaction(link: LazyBeginConnection, deployment: 
     assert (undone, _titles(deployment)) == (["before"], ["second"])
 
 
-def test_the_hot_path_and_others_share_a_transaction(deployment: Deployment) -> None:
+def test_batched_and_plain_statements_share_a_transaction(deployment: Deployment) -> None:
     user = deployment.user()
 
     def work(tx: Connection) -> list[int]:
@@ -89,7 +91,7 @@ def test_the_hot_path_and_others_share_a_transaction(deployment: Deployment) -> 
     assert (lane["paused"], lane["window_closed"]) == (False, False)
 
 
-def test_one_instant_is_shielded_and_the_next_transaction_is_not(
+def test_a_snapshot_applies_to_one_transaction_only(
     connect: Callable[..., Db],
 ) -> None:
     db = connect("one connection", pool_size=1)
@@ -103,7 +105,7 @@ def test_one_instant_is_shielded_and_the_next_transaction_is_not(
     assert [levels(), levels()] == [("repeatable read", "read committed")] * 2
 
 
-def test_all_statements_of_one_instant_share_a_snapshot(
+def test_all_statements_of_a_snapshot_transaction_see_the_same_rows(
     connect: Callable[..., Db], deployment: Deployment
 ) -> None:
     deployment.task(deployment.user(), title="before")
@@ -129,7 +131,7 @@ def test_a_first_statement_that_fails_leaves_a_usable_connection(
     assert db.atomically(lambda tx: tx.execute(text("SELECT 1")).scalar_one()) == 1
 
 
-def test_the_question_for_life_begins_nothing(database_url: str) -> None:
+def test_the_liveness_check_begins_no_transaction(database_url: str) -> None:
     db = Db.connect(database_url, role="overnight_owner", pool_size=1, timeouts=Timeouts(trust=0))
     db.atomically(_status)
 
@@ -137,7 +139,7 @@ def test_the_question_for_life_begins_nothing(database_url: str) -> None:
     db.close()
 
 
-def test_what_must_stand_alone_can(connect: Callable[..., Db]) -> None:
+def test_a_statement_can_run_outside_a_transaction(connect: Callable[..., Db]) -> None:
     engine = connect("alone", role="overnight_owner", pool_size=1).engine
 
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -213,7 +215,7 @@ def test_last_statements_end_their_transaction(deployment: Deployment) -> None:
     assert (lane["paused"], lane["window_closed"]) == (True, True)
 
 
-def test_last_statements_that_fail_undo_what_came_before(deployment: Deployment) -> None:
+def test_last_statements_that_fail_roll_back_the_transaction(deployment: Deployment) -> None:
     user = deployment.user()
 
     def work(tx: Connection) -> None:
@@ -228,7 +230,7 @@ def test_last_statements_that_fail_undo_what_came_before(deployment: Deployment)
     assert not deployment.lane(user)["window_closed"]
 
 
-def test_a_statement_is_given_what_the_one_before_it_noted(deployment: Deployment) -> None:
+def test_a_statement_can_read_a_session_value_of_the_one_before_it(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
     noting = {"user_id": user, "actor": "", "key_id": ""}

@@ -44,7 +44,7 @@ def test_a_finished_task_frees_its_slot_and_settles_its_hours(deployment: Deploy
     assert entry["seconds"] == after["used_seconds"]
 
 
-def test_a_failed_run_waits_and_then_dies_with_its_history(deployment: Deployment) -> None:
+def test_a_failing_task_is_retried_and_then_dead_lettered(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, max_attempts=2)
@@ -65,7 +65,7 @@ def test_a_failed_run_waits_and_then_dies_with_its_history(deployment: Deploymen
     assert [entry["error"] for entry in letter["failure_history"]] == ["no luck", "no luck again"]
 
 
-def test_a_late_result_is_kept_aside_and_changes_nothing(deployment: Deployment) -> None:
+def test_a_late_result_is_stored_apart_and_changes_nothing(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -79,7 +79,7 @@ def test_a_late_result_is_kept_aside_and_changes_nothing(deployment: Deployment)
     assert deployment.one("SELECT result FROM stale_results")["result"]["output"] == "late"
 
 
-def test_a_handed_back_run_spends_no_attempt_and_is_refunded(deployment: Deployment) -> None:
+def test_a_released_run_spends_no_attempt_and_is_refunded(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -96,7 +96,7 @@ def test_a_handed_back_run_spends_no_attempt_and_is_refunded(deployment: Deploym
     assert kinds == ["refund", "usage"]
 
 
-def test_a_run_past_the_plan_limit_is_not_tried_again(deployment: Deployment) -> None:
+def test_a_run_past_the_plan_limit_is_not_retried(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)

@@ -29,7 +29,7 @@ class Killed(list[Claim]):
         self.append(claim)
 
 
-def test_a_held_lock_says_who_holds_it_and_who_waits(deployment: Deployment) -> None:
+def test_a_held_lock_names_its_holder_and_the_waiting_tasks(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(name="alice")
     run = deployment.running(user, title="first", project_id="site")
@@ -58,7 +58,7 @@ def test_a_lock_expires_with_its_lease(deployment: Deployment) -> None:
     assert lock.expires_at - lock.acquired_at >= timedelta(seconds=50)
 
 
-def test_locks_can_be_asked_for_by_user_and_by_project(deployment: Deployment) -> None:
+def test_locks_can_be_filtered_by_user_and_by_project(deployment: Deployment) -> None:
     deployment.agent()
     alice, bob = deployment.user(name="alice"), deployment.user(name="bob")
     deployment.task(alice, project_id="site")
@@ -72,7 +72,7 @@ def test_locks_can_be_asked_for_by_user_and_by_project(deployment: Deployment) -
     assert [lock.key for lock in list_locks(deployment.app, project="app")] == ["project:app"]
 
 
-def test_a_released_lock_fences_its_worker_and_spends_nothing(deployment: Deployment) -> None:
+def test_a_released_lock_ends_the_claim_and_spends_no_attempt(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, locks=["path:src", "repo:a"])
@@ -98,7 +98,7 @@ def test_a_released_lock_fences_its_worker_and_spends_nothing(deployment: Deploy
     assert violations(deployment.owner) == {}
 
 
-def test_a_claim_that_has_not_begun_can_be_released_too(deployment: Deployment) -> None:
+def test_the_lock_of_an_unstarted_claim_can_be_released(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     task_id = deployment.task(user, locks=["a"])
@@ -111,7 +111,7 @@ def test_a_claim_that_has_not_begun_can_be_released_too(deployment: Deployment) 
     assert violations(deployment.owner) == {}
 
 
-def test_only_a_lock_that_is_held_can_be_released(deployment: Deployment) -> None:
+def test_a_lock_that_is_not_held_cannot_be_released(deployment: Deployment) -> None:
     deployment.agent()
     user, other = deployment.user(), deployment.user()
     waiting = deployment.task(user, locks=["a"], required_capabilities=["nobody has it"])
@@ -129,7 +129,7 @@ def test_only_a_lock_that_is_held_can_be_released(deployment: Deployment) -> Non
     assert deployment.state(held.claim.task_id) == "running"
 
 
-def test_a_release_that_meets_the_end_of_the_run_changes_nothing(
+def test_a_release_after_the_end_of_the_run_changes_nothing(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     deployment.agent()
@@ -155,7 +155,7 @@ def test_a_release_that_meets_the_end_of_the_run_changes_nothing(
     assert violations(deployment.owner) == {}
 
 
-def test_a_stale_lock_is_taken_back_and_a_renewed_one_is_not(deployment: Deployment) -> None:
+def test_a_stale_lock_is_released_and_a_renewed_one_is_not(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     silent, lively = deployment.running(user, locks=["a"]), deployment.running(user, locks=["b"])
@@ -237,7 +237,7 @@ def test_a_heartbeat_before_the_cleanup_keeps_the_lock(
     assert deployment.state(run.claim.task_id) == "running"
 
 
-def test_the_waits_of_late_can_be_read(deployment: Deployment) -> None:
+def test_recent_waits_for_locks_can_be_read(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user(name="alice")
     run = deployment.running(user, locks=["a"])

@@ -72,7 +72,7 @@ def test_every_way_out_of_a_claim_frees_its_locks(deployment: Deployment) -> Non
     assert violations(deployment.owner, codes={"H03", "H07"}) == {}
 
 
-def test_in_one_pass_only_the_first_of_each_key_goes(deployment: Deployment) -> None:
+def test_one_pass_claims_only_the_first_task_of_each_key(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     first, other, plain = (
@@ -100,7 +100,7 @@ def test_a_task_of_several_keys_waits_for_all_of_them(deployment: Deployment) ->
     assert claimed(deployment) == {wide}
 
 
-def test_overlapping_sets_of_keys_never_go_in_one_pass(deployment: Deployment) -> None:
+def test_tasks_with_overlapping_keys_are_never_claimed_in_one_pass(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     first = deployment.task(user, locks=["a", "b"])
@@ -112,7 +112,9 @@ def test_overlapping_sets_of_keys_never_go_in_one_pass(deployment: Deployment) -
     assert claimed(deployment) == set()
 
 
-def test_a_task_of_several_keys_behind_another_takes_the_next_pass(deployment: Deployment) -> None:
+def test_a_task_of_several_keys_behind_another_is_claimed_in_the_next_pass(
+    deployment: Deployment,
+) -> None:
     deployment.agent()
     user = deployment.user()
     first = deployment.task(user, locks=["a"])
@@ -124,7 +126,7 @@ def test_a_task_of_several_keys_behind_another_takes_the_next_pass(deployment: D
     assert claimed(deployment) == {third}
 
 
-def test_a_path_is_in_the_way_of_all_below_and_above_it(deployment: Deployment) -> None:
+def test_a_path_lock_blocks_all_paths_below_and_above_it(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, locks=["path:src/app"])
@@ -137,7 +139,7 @@ def test_a_path_is_in_the_way_of_all_below_and_above_it(deployment: Deployment) 
     assert len(claimed(deployment)) == 1
 
 
-def test_another_users_locks_are_none_of_ours(deployment: Deployment) -> None:
+def test_locks_of_another_user_block_nothing(deployment: Deployment) -> None:
     deployment.agent()
     users = [deployment.user() for _ in range(3)]
     tasks = {deployment.task(user, locks=["repo:a", "path:src"]) for user in users}
@@ -163,7 +165,7 @@ def test_the_database_itself_refuses_a_second_holder(deployment: Deployment) -> 
             deployment.run(take, id=task_id)
 
 
-def test_postgres_and_python_agree_on_which_paths_meet(deployment: Deployment) -> None:
+def test_postgres_and_python_agree_on_which_paths_conflict(deployment: Deployment) -> None:
     user = deployment.user()
     sql = text("SELECT lock_path_range(:user, :one) && lock_path_range(:user, :two)")
 
@@ -174,7 +176,7 @@ def test_postgres_and_python_agree_on_which_paths_meet(deployment: Deployment) -
             assert meet is are_in_conflict([one], [two]), (one, two)
 
 
-def test_two_dispatchers_at_one_lock_let_one_task_go(
+def test_two_dispatchers_claim_one_task_of_a_lock(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     deployment.agent()
@@ -194,7 +196,7 @@ def test_two_dispatchers_at_one_lock_let_one_task_go(
     assert violations(deployment.owner) == {}
 
 
-def test_who_waited_for_a_lock_and_how_long_is_remembered(deployment: Deployment) -> None:
+def test_each_wait_for_a_lock_is_stored_with_its_duration(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, locks=["path:src"])
@@ -212,7 +214,7 @@ def test_who_waited_for_a_lock_and_how_long_is_remembered(deployment: Deployment
     assert timedelta(seconds=30) <= wait["waited"] < timedelta(seconds=35)
 
 
-def test_a_lock_nobody_waited_for_leaves_no_trace(deployment: Deployment) -> None:
+def test_a_lock_without_waiting_tasks_stores_no_wait(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     run = deployment.running(user, locks=["a"])
@@ -243,7 +245,7 @@ def test_only_the_last_waits_of_a_user_are_kept(deployment: Deployment) -> None:
     assert kept == {"n": 200, "fresh": 1}
 
 
-def test_two_hundred_lanes_blocked_by_locks_do_not_hold_up_the_rest(deployment: Deployment) -> None:
+def test_two_hundred_lanes_blocked_by_locks_do_not_delay_the_rest(deployment: Deployment) -> None:
     deployment.agent(slots=300)
     blocked = [deployment.user() for _ in range(200)]
     for user in blocked:
@@ -266,7 +268,7 @@ def test_two_hundred_lanes_blocked_by_locks_do_not_hold_up_the_rest(deployment: 
     assert len(held(deployment)) == 200
 
 
-def test_many_blocked_tasks_let_the_users_others_pass(deployment: Deployment) -> None:
+def test_many_blocked_tasks_do_not_block_other_tasks_of_the_user(deployment: Deployment) -> None:
     deployment.agent()
     user = deployment.user()
     deployment.running(user, locks=["path:src"])

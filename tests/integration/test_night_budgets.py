@@ -29,7 +29,7 @@ def _books_balance(deployment: Deployment) -> object:
     assert not found, describe_violations(found)
 
 
-def test_a_night_that_is_used_up_starts_nothing_until_the_next(deployment: Deployment) -> None:
+def test_a_used_up_night_budget_starts_nothing_until_the_next_night(deployment: Deployment) -> None:
     user = deployment.user(night_budget_usd=2)
     deployment.agent()
     run = deployment.running(user)
@@ -92,7 +92,7 @@ def test_an_approval_for_a_night_lasts_for_that_night(deployment: Deployment) ->
     assert deployment.lane(user)["night_limit_usd"] == 1
 
 
-def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(
+def test_an_approval_does_not_apply_to_an_unstarted_night(
     deployment: Deployment,
 ) -> None:
     user = deployment.user(night_budget_usd=1)
@@ -114,7 +114,7 @@ def test_an_approval_pays_for_nothing_in_a_night_nobody_has_begun_yet(
     assert [one.claim.task_id for one in taken] == [run.claim.task_id]
 
 
-def test_a_raised_night_lets_those_who_wait_go_on(deployment: Deployment) -> None:
+def test_a_raised_night_budget_lets_waiting_tasks_continue(deployment: Deployment) -> None:
     user = deployment.user(night_budget_usd=1)
     deployment.agent()
     run = deployment.running(user)
@@ -125,7 +125,7 @@ def test_a_raised_night_lets_those_who_wait_go_on(deployment: Deployment) -> Non
     assert [run.claim.task_id for run in start_all(deployment)] == [run.claim.task_id]
 
 
-def test_a_night_starts_only_what_it_can_pay_and_smaller_ones_pass(deployment: Deployment) -> None:
+def test_a_night_starts_only_affordable_tasks(deployment: Deployment) -> None:
     user = deployment.user(night_budget_usd=3)
     deployment.agent()
     deployment.task(user, max_cost_usd=5)
@@ -156,7 +156,7 @@ def test_a_night_is_the_users_window_if_there_is_one(deployment: Deployment) -> 
     assert timedelta(hours=23) <= night["lasts"] <= timedelta(hours=25)
 
 
-def test_a_zone_that_postgres_does_not_know_keeps_no_run_from_being_settled(
+def test_an_unknown_time_zone_does_not_block_a_settle(
     deployment: Deployment,
 ) -> None:
     user = deployment.user()
@@ -188,7 +188,7 @@ def test_two_reports_of_one_user_never_lose_money(deployment: Deployment, connec
     assert deployment.lane(user)["night_spent_usd"] == 1
 
 
-def test_the_worked_example_of_the_page_is_true(deployment: Deployment) -> None:
+def test_the_example_of_the_budgets_page_is_correct(deployment: Deployment) -> None:
     steps: list[tuple[float, float, float]] = []
     user = deployment.user(night_budget_usd=4)
     deployment.agent()
@@ -239,7 +239,7 @@ def test_a_budget_raised_before_the_run_ended_sends_it_back_to_the_queue(
     assert (row["state"], row["failure_reason"], row["error"]) == ("ready", None, None)
 
 
-def test_claims_at_the_same_moment_promise_no_more_than_the_night_has(
+def test_concurrent_claims_reserve_no_more_than_the_night_budget(
     deployment: Deployment, connect: Connect
 ) -> None:
     user = deployment.user(night_budget_usd=2)

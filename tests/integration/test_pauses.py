@@ -67,7 +67,7 @@ def test_a_second_pause_brings_a_note_and_changes_nothing_else(
     assert list_pauses(deployment.dispatcher) == []
 
 
-def test_one_pause_ends_without_the_others(deployment: Deployment) -> None:
+def test_ending_one_pause_leaves_the_others(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     deployment.task(user)
@@ -98,7 +98,7 @@ def test_a_pause_does_not_affect_other_users_and_pools(deployment: Deployment) -
     assert list(deployment.claim(pool="gpu").claims) == []
 
 
-def test_everything_means_pools_that_come_later_too(deployment: Deployment) -> None:
+def test_a_pause_of_everything_includes_later_pools(deployment: Deployment) -> None:
     pause(deployment.dispatcher, EVERYTHING, actor=ME)
     deployment.agent(pool="new")
     deployment.task(deployment.user())
@@ -139,7 +139,7 @@ def _claim_directly(db: Db) -> bool:
 
 
 @KINDS
-def test_a_pause_waits_for_a_claim_under_way_and_holds_from_then_on(
+def test_a_pause_waits_for_a_claim_in_progress_and_then_applies(
     deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
     user = deployment.user()
@@ -194,7 +194,7 @@ def test_a_pause_waits_for_a_claim_without_a_pool(
 
 
 @pytest.mark.parametrize("kind", ["pool", "all"])
-def test_a_claim_that_waited_for_a_pause_finds_it(
+def test_a_claim_that_waited_for_a_pause_respects_it(
     deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
     user = deployment.user()
@@ -209,7 +209,7 @@ def test_a_claim_that_waited_for_a_pause_finds_it(
     assert (pauser.answer(), claimer.answer()) == (True, 0)
 
 
-def test_a_claim_that_met_a_lane_being_paused_passes_it_over(
+def test_a_claim_skips_a_lane_that_is_being_paused(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user()
@@ -226,7 +226,7 @@ def test_a_claim_that_met_a_lane_being_paused_passes_it_over(
 
 
 @KINDS
-def test_two_who_pause_at_once_make_one_pause(
+def test_two_concurrent_pauses_make_one_pause(
     deployment: Deployment, connect: Callable[..., Db], kind: str
 ) -> None:
     user = deployment.user()

@@ -31,7 +31,7 @@ def test_a_retry_becomes_ready_when_its_wait_is_over(deployment: Deployment) -> 
     assert (row["state"], row["retry_at"], row["attempts"]) == ("ready", None, 1)
 
 
-def test_promoting_again_finds_nothing(deployment: Deployment) -> None:
+def test_a_second_promotion_changes_nothing(deployment: Deployment) -> None:
     _retrying(deployment)
     deployment.move_clock(WAIT)
     promote(deployment.dispatcher)
@@ -62,7 +62,7 @@ def test_two_promoters_promote_once(deployment: Deployment, connect: Callable[..
     assert _moves(deployment, task_id).count("ready") == 2
 
 
-def test_a_promotion_behind_a_cancel_leaves_the_task_cancelled(
+def test_a_promotion_after_a_cancel_leaves_the_task_cancelled(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, task_id = _retrying(deployment)
@@ -76,7 +76,7 @@ def test_a_promotion_behind_a_cancel_leaves_the_task_cancelled(
     assert deployment.state(task_id) == "cancelled"
 
 
-def test_a_cancel_behind_a_promotion_cancels_all_the_same(
+def test_a_cancel_after_a_promotion_cancels_the_task(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, task_id = _retrying(deployment)

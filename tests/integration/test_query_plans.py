@@ -239,7 +239,7 @@ def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]
         ("tasks_to_revive", {"tasks_pkey", "task_edges_pkey", "task_edges_child"}),
     ],
 )
-def test_a_young_deployment_finds_by_key_what_will_be_many(
+def test_an_empty_deployment_already_uses_indexes_for_large_tables(
     young: Db, name: str, indexes: set[str]
 ) -> None:
     """A plan is kept until the next statistics: it must do for what happens meanwhile."""
@@ -261,7 +261,7 @@ def test_the_gate_reads_a_handful_of_rows_of_a_long_queue(filled: Db) -> None:
     assert queue["Actual Rows"] * queue["Actual Loops"] < ready / 20
 
 
-def test_looking_at_the_next_pass_reads_a_handful_of_rows_too(filled: Db) -> None:
+def test_reading_the_next_pass_touches_a_handful_of_rows(filled: Db) -> None:
     with filled.engine.connect() as connection, connection.begin():
         nodes = _explain(connection, "next_pass", "ANALYZE, ")
 
@@ -280,7 +280,7 @@ def test_a_report_on_a_period_reads_no_more_than_the_period(filled: Db, name: st
 
 
 @pytest.mark.parametrize("name", sorted(sources()))
-def test_every_statement_is_sound(filled: Db, name: str) -> None:
+def test_every_statement_is_valid_sql(filled: Db, name: str) -> None:
     """Postgres understands it, and every parameter in it is one that this test can name."""
     assert _plan(filled, name)
 
@@ -464,7 +464,7 @@ def test_every_statement_is_used_and_every_used_one_exists() -> None:
     assert named | passed_on_by_the_reaper == set(sources())
 
 
-def test_no_statement_names_a_state_the_deployment_does_not_know() -> None:
+def test_no_statement_names_an_unknown_state() -> None:
     literal = re.compile(r"\b(?:state|goal)\s*(?:=|<>|IN|NOT IN)\s*\(?((?:'\w+'(?:,\s*)?)+)")
     words = {
         word
@@ -478,14 +478,14 @@ def test_no_statement_names_a_state_the_deployment_does_not_know() -> None:
     assert not words & set(ALIASES)
 
 
-def test_the_database_knows_exactly_the_moves_of_the_deployment(filled: Db) -> None:
+def test_the_database_allows_exactly_the_moves_of_the_lifecycle(filled: Db) -> None:
     with filled.engine.begin() as tx:
         rows = tx.execute(text("SELECT from_state, to_state FROM legal_moves")).all()
 
     assert sorted(tuple(row) for row in rows) == legal_moves()
 
 
-def test_the_triggers_count_the_states_of_the_deployment(filled: Db) -> None:
+def test_the_triggers_count_exactly_the_states_of_the_lifecycle(filled: Db) -> None:
     sql = text(
         "SELECT s, is_active(s), is_waiting(s), is_final(s)  FROM unnest(CAST(:states AS text[])) s"
     )
@@ -497,7 +497,7 @@ def test_the_triggers_count_the_states_of_the_deployment(filled: Db) -> None:
     assert {s for s, _, _, final in rows if final} == FINAL
 
 
-def test_the_database_weighs_plans_as_the_deployment_does(filled: Db) -> None:
+def test_the_database_ranks_plans_like_the_python_code(filled: Db) -> None:
     sql = text("SELECT tier, plan_weight(tier) FROM unnest(CAST(:tiers AS text[])) tier")
     with filled.engine.begin() as tx:
         rows = tx.execute(sql, {"tiers": [tier.value for tier in PlanTier]}).all()

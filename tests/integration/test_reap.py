@@ -53,7 +53,7 @@ def test_an_unstarted_claim_is_released_and_spends_no_attempt(deployment: Deploy
     assert deployment.lane(user)["active"] == 0
 
 
-def test_a_claim_still_in_time_is_left_alone(deployment: Deployment) -> None:
+def test_a_claim_within_its_lease_is_not_reaped(deployment: Deployment) -> None:
     deployment.agent()
     deployment.task(deployment.user())
     deployment.claim()
@@ -62,7 +62,7 @@ def test_a_claim_still_in_time_is_left_alone(deployment: Deployment) -> None:
     assert reap(deployment.dispatcher) == 0
 
 
-def test_a_vanished_worker_costs_the_user_nothing(deployment: Deployment) -> None:
+def test_a_lost_worker_costs_the_user_nothing(deployment: Deployment) -> None:
     user, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
 
@@ -78,7 +78,7 @@ def test_a_vanished_worker_costs_the_user_nothing(deployment: Deployment) -> Non
     assert kinds == ["refund", "usage"]
 
 
-def test_the_first_lost_run_is_tried_again_at_once_and_the_second_waits(
+def test_the_first_lost_run_is_retried_at_once_and_the_second_waits(
     deployment: Deployment,
 ) -> None:
     waits = RetryRules(Strategy.FIXED, initial_delay_sec=120, jitter=False)
@@ -96,7 +96,7 @@ def test_the_first_lost_run_is_tried_again_at_once_and_the_second_waits(
     assert timedelta(seconds=110) < wait <= timedelta(seconds=120)
 
 
-def test_a_lost_lease_under_a_live_worker_is_no_crash(deployment: Deployment) -> None:
+def test_an_expired_lease_of_a_live_worker_is_not_a_crash(deployment: Deployment) -> None:
     """Its end may have been impossible to record; of a death, its worker would have told."""
     user, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
@@ -112,7 +112,7 @@ def test_a_lost_lease_under_a_live_worker_is_no_crash(deployment: Deployment) ->
 @pytest.mark.parametrize(
     ("handling", "outcome", "billed"), [(True, "crash", 5), (False, "worker_lost", 0)]
 )
-def test_a_run_is_to_blame_if_its_handler_was_at_work_when_its_process_died(
+def test_a_run_is_blamed_if_its_process_died_inside_the_handler(
     deployment: Deployment, *, handling: bool, outcome: str, billed: int
 ) -> None:
     user, run = _running(deployment)
@@ -138,7 +138,7 @@ def test_a_dead_process_settles_only_the_claims_it_still_held(deployment: Deploy
     assert deployment.state(other.claim.task_id) == "running"
 
 
-def test_a_process_that_was_frozen_beyond_its_lease_did_not_die_of_its_run(
+def test_a_run_is_not_blamed_for_a_process_frozen_beyond_its_lease(
     deployment: Deployment,
 ) -> None:
     _, run = _running(deployment)
@@ -149,7 +149,7 @@ def test_a_process_that_was_frozen_beyond_its_lease_did_not_die_of_its_run(
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
 
 
-def test_a_run_whose_process_we_killed_spends_no_attempt(deployment: Deployment) -> None:
+def test_a_run_whose_process_the_worker_killed_spends_no_attempt(deployment: Deployment) -> None:
     user, run = _running(deployment)
     deployment.move_clock(timedelta(seconds=5))
 
@@ -162,7 +162,7 @@ def test_a_run_whose_process_we_killed_spends_no_attempt(deployment: Deployment)
 
 
 @pytest.mark.parametrize("taken_away", [False, True])
-def test_a_dead_process_past_its_time_has_timed_out(
+def test_a_run_of_a_dead_process_past_its_timeout_has_timed_out(
     deployment: Deployment, *, taken_away: bool
 ) -> None:
     _, run = _running(deployment, timeout_seconds=5, max_attempts=1)
@@ -175,7 +175,9 @@ def test_a_dead_process_past_its_time_has_timed_out(
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
 
 
-def test_a_dead_process_that_was_asked_to_stop_is_cancelled(deployment: Deployment) -> None:
+def test_a_run_of_a_dead_process_that_was_asked_to_stop_is_cancelled(
+    deployment: Deployment,
+) -> None:
     user, run = _running(deployment)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
 
@@ -192,7 +194,7 @@ def test_a_dead_process_that_was_asked_to_stop_is_cancelled(deployment: Deployme
     ],
     ids=["its own limit", "the plan's limit"],
 )
-def test_a_silent_run_past_its_time_has_timed_out(
+def test_a_silent_run_past_its_timeout_has_timed_out(
     deployment: Deployment, fields: dict[str, int], state: str, outcome: str
 ) -> None:
     _, run = _running(deployment, deployment.user(max_task_duration_minutes=1), **fields)
@@ -206,7 +208,7 @@ def test_a_silent_run_past_its_time_has_timed_out(
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == outcome
 
 
-def test_a_run_lost_long_before_its_time_did_not_time_out(deployment: Deployment) -> None:
+def test_a_run_lost_long_before_its_timeout_did_not_time_out(deployment: Deployment) -> None:
     """After a night without a reaper every lost run is past its time, and none has used it."""
     user, run = _running(deployment)
     deployment.move_clock(timedelta(hours=12))
@@ -218,7 +220,7 @@ def test_a_run_lost_long_before_its_time_did_not_time_out(deployment: Deployment
     assert deployment.lane(user)["used_seconds"] == 0
 
 
-def test_a_silent_run_told_to_stop_is_cancelled(deployment: Deployment) -> None:
+def test_a_silent_run_that_was_asked_to_stop_is_cancelled(deployment: Deployment) -> None:
     user, run = _running(deployment)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
     deployment.move_clock(PAST_LEASE)
@@ -228,7 +230,7 @@ def test_a_silent_run_told_to_stop_is_cancelled(deployment: Deployment) -> None:
     assert deployment.state(run.claim.task_id) == "cancelled"
 
 
-def test_reaping_again_finds_nothing(deployment: Deployment) -> None:
+def test_a_second_reap_changes_nothing(deployment: Deployment) -> None:
     _, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
     reap(deployment.dispatcher)
@@ -267,7 +269,7 @@ def test_a_row_that_cannot_be_read_does_not_stop_the_reaper(deployment: Deployme
     assert {deployment.state(run.claim.task_id) for run in (odd, plain)} == {"retrying"}
 
 
-def test_two_reapers_take_a_task_back_once(
+def test_two_reapers_release_a_task_once(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, run = _running(deployment)
@@ -284,7 +286,7 @@ def test_two_reapers_take_a_task_back_once(
     assert deployment.one("SELECT count(*) AS n FROM usage_ledger WHERE kind = 'usage'")["n"] == 1
 
 
-def test_a_late_worker_behind_the_reaper_changes_nothing(
+def test_a_result_after_the_reap_changes_nothing(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, run = _running(deployment)
@@ -303,7 +305,7 @@ def test_a_late_worker_behind_the_reaper_changes_nothing(
     assert deployment.one("SELECT result FROM stale_results")["result"]["output"] == "late"
 
 
-def test_a_late_worker_ahead_of_the_reaper_still_counts(
+def test_a_late_result_before_the_reap_still_counts(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, run = _running(deployment)
@@ -320,7 +322,7 @@ def test_a_late_worker_ahead_of_the_reaper_still_counts(
     assert deployment.row(run.claim.task_id)["output"] == "late"
 
 
-def test_a_heartbeat_after_the_reapers_look_keeps_the_run(
+def test_a_heartbeat_after_the_reaper_read_the_row_keeps_the_run(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, run = _running(deployment)
@@ -335,7 +337,7 @@ def test_a_heartbeat_after_the_reapers_look_keeps_the_run(
     assert deployment.state(run.claim.task_id) == "running"
 
 
-def test_a_run_that_exceeds_its_time_is_ended_and_killed(deployment: Deployment) -> None:
+def test_a_run_that_exceeds_its_timeout_is_ended_and_killed(deployment: Deployment) -> None:
     _, run = _running(deployment, timeout_seconds=60)
     killed: list[tuple[Claim, UUID | None]] = []
     _keep_beating(deployment, run, timedelta(seconds=60) + GRACE + SECOND)
@@ -349,7 +351,7 @@ def test_a_run_that_exceeds_its_time_is_ended_and_killed(deployment: Deployment)
     assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.LOST
 
 
-def test_a_run_has_a_grace_to_end_by_itself(deployment: Deployment) -> None:
+def test_a_run_past_its_timeout_may_end_within_the_grace(deployment: Deployment) -> None:
     _, run = _running(deployment, timeout_seconds=60)
     _keep_beating(deployment, run, timedelta(seconds=60) + GRACE - SECOND)
 
@@ -371,7 +373,7 @@ def test_a_run_that_ignores_a_stop_is_ended_and_killed(deployment: Deployment) -
     assert deployment.state(run.claim.task_id) == "cancelled"
 
 
-def test_silent_workers_are_retired_and_must_join_again(deployment: Deployment) -> None:
+def test_a_silent_worker_is_retired_and_must_join_again(deployment: Deployment) -> None:
     silent, lively = deployment.agent(agent_id="silent"), deployment.agent(agent_id="lively")
     user = deployment.user()
     deployment.task(user, required_capabilities=["none has this"])

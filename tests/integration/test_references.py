@@ -41,9 +41,7 @@ def made(deployment: Deployment, user: UserId, *tasks: NewTask, edges: Any = ())
     return [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
 
 
-def test_a_task_reads_the_output_of_one_that_completed(
-    deployment: Deployment, user: UserId
-) -> None:
+def test_a_task_reads_the_output_of_a_completed_task(deployment: Deployment, user: UserId) -> None:
     first = completed(deployment, user, {"n": 7})
     reference = f"task:{show_task(first)}:output"
 
@@ -54,7 +52,7 @@ def test_a_task_reads_the_output_of_one_that_completed(
     assert inputs_of(deployment.dispatcher, user, run.claim.task_id) == {reference: {"n": 7}}
 
 
-def test_a_lone_task_without_references_has_nothing_to_ask_for(
+def test_a_single_task_without_references_needs_no_query(
     deployment: Deployment, user: UserId
 ) -> None:
     assert not deployment.running(user).is_linked
@@ -79,7 +77,7 @@ def test_a_name_inside_a_request_is_a_reference_and_a_dependency(
     assert found == {"research": ["a", "b"], "task:research:output": ["a", "b"]}
 
 
-def test_parents_go_by_their_name_or_by_their_id(deployment: Deployment, user: UserId) -> None:
+def test_parents_are_named_by_name_or_by_id(deployment: Deployment, user: UserId) -> None:
     named, plain, child = made(
         deployment,
         user,
@@ -94,7 +92,7 @@ def test_parents_go_by_their_name_or_by_their_id(deployment: Deployment, user: U
     assert inputs_of(deployment.dispatcher, user, child) == {"left": 0, show_task(plain): 1}
 
 
-def test_names_that_read_each_other_are_a_circle(deployment: Deployment, user: UserId) -> None:
+def test_references_to_each_other_are_a_cycle(deployment: Deployment, user: UserId) -> None:
     with pytest.raises(InvalidRequest, match="circular dependency"):
         made(
             deployment,
@@ -122,7 +120,7 @@ def test_names_that_read_each_other_are_a_circle(deployment: Deployment, user: U
         ),
     ],
 )
-def test_a_reference_to_nothing_is_refused_with_its_field(
+def test_a_reference_to_an_unknown_task_is_refused_with_its_field(
     deployment: Deployment, user: UserId, reference: str, message: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=message) as refusal:
@@ -187,7 +185,7 @@ def test_an_artifact_is_read_by_reference_and_by_its_owner(
     assert list_artifacts(deployment.app, deployment.user(), run.claim.task_id) == []
 
 
-def test_the_same_name_again_is_the_same_artifact(deployment: Deployment, run: Run) -> None:
+def test_an_artifact_stored_again_replaces_the_first(deployment: Deployment, run: Run) -> None:
     first = kept(deployment, run, content=b"one")
 
     assert kept(deployment, run, content=b"two") == first
@@ -196,7 +194,7 @@ def test_the_same_name_again_is_the_same_artifact(deployment: Deployment, run: R
     assert content == "two"
 
 
-def test_a_run_that_lost_its_claim_keeps_nothing(deployment: Deployment, run: Run) -> None:
+def test_a_run_that_lost_its_claim_stores_no_artifact(deployment: Deployment, run: Run) -> None:
     deployment.settle(run, Returned())
 
     with pytest.raises(StaleAttempt):
@@ -205,7 +203,7 @@ def test_a_run_that_lost_its_claim_keeps_nothing(deployment: Deployment, run: Ru
     assert not deployment.rows("SELECT * FROM artifacts")
 
 
-def test_artifacts_have_bounds(deployment: Deployment, run: Run) -> None:
+def test_artifacts_have_a_maximum_size_and_number(deployment: Deployment, run: Run) -> None:
     with pytest.raises(InvalidRequest, match="takes 9 bytes; legal: at most 8"):
         kept(deployment, run, content=b"123456789")
     kept(deployment, run, "a")
@@ -223,7 +221,9 @@ def test_another_users_artifact_is_not_found(deployment: Deployment, run: Run) -
         deployment.task(deployment.user(), context_refs=[f"artifact:{show_artifact(theirs)}"])
 
 
-def test_a_large_graph_is_looked_up_at_once(deployment: Deployment, user: UserId) -> None:
+def test_references_of_a_large_graph_are_resolved_in_one_query(
+    deployment: Deployment, user: UserId
+) -> None:
     reference = f"task:{show_task(completed(deployment, user, 7))}:output"
     asked: list[str] = []
 

@@ -73,7 +73,7 @@ def test_each_role_has_its_rights_and_no_more(deployment: Deployment, place: int
     assert found == {table: rights[place] for table, rights in RIGHTS.items()}
 
 
-def test_no_role_can_get_at_more(deployment: Deployment) -> None:
+def test_no_role_can_gain_more_rights(deployment: Deployment) -> None:
     sql = "SELECT * FROM pg_roles WHERE rolname = ANY (CAST(:roles AS text[]))"
 
     roles = deployment.rows(sql, roles=list(ROLES))
@@ -131,7 +131,7 @@ def _history(deployment: Deployment) -> list[object]:
     return [deployment.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables]
 
 
-def test_a_dispatcher_makes_no_users(db: Db) -> None:
+def test_the_dispatcher_role_cannot_create_users(db: Db) -> None:
     with _refused():
         create_user(db, name="eve", plan=PlanTier.ENTERPRISE)
 
@@ -141,7 +141,9 @@ def test_the_api_role_cannot_register_workers(app_db: Db) -> None:
         join(app_db, WorkerCard(AGENT, "default", (), 100))
 
 
-def test_triggers_write_what_the_caller_may_not(deployment: Deployment, app_db: Db) -> None:
+def test_triggers_write_tables_that_the_caller_may_not_write(
+    deployment: Deployment, app_db: Db
+) -> None:
     user = create_user(app_db, name="ada", plan=PlanTier.FREE)
 
     task_id = deployment.task(user)

@@ -187,7 +187,7 @@ def test_a_user_cannot_insert_rows_for_another(
             db.atomically(lambda tx, sql=statement: tx.execute(text(sql), {"u": theirs}))
 
 
-def test_whom_a_connection_served_is_forgotten_with_the_transaction(
+def test_a_connection_loses_its_user_at_the_end_of_the_transaction(
     front: Db, neighbours: tuple[UserId, UserId]
 ) -> None:
     assert _rows(front.acting_for(ActingUser(neighbours[0])), "tasks")

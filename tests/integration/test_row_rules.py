@@ -36,7 +36,7 @@ BREAKING_LANES = {
 }
 
 
-def test_every_rule_is_tried_here() -> None:
+def test_every_check_constraint_has_a_test_case() -> None:
     rules = {rule for file in SCHEMA.glob("*.sql") for rule in RULES.findall(file.read_text())}
 
     assert rules == {*BREAKING_TASKS, *BREAKING_LANES}
@@ -66,7 +66,7 @@ def test_a_lane_that_breaks_a_rule_is_refused(deployment: Deployment, rule: str)
     assert deployment.lane(user) == before
 
 
-def test_a_new_task_is_held_to_the_same_rules(deployment: Deployment) -> None:
+def test_an_inserted_task_is_checked_by_the_same_rules(deployment: Deployment) -> None:
     user = deployment.user()
 
     with pytest.raises(IntegrityError, match="tasks_retry_at_while_retrying"):
@@ -91,7 +91,7 @@ def test_a_task_needs_its_user(deployment: Deployment) -> None:
     assert deployment.lane(known)["waiting"] == 0
 
 
-def test_a_task_asks_only_for_budgets_there_are(deployment: Deployment) -> None:
+def test_a_task_can_wait_only_for_an_existing_budget(deployment: Deployment) -> None:
     blocked = deployment.task(deployment.user())
     moved = "UPDATE tasks SET state = 'pending', awaits_budget = :budget WHERE id = :id"
     deployment.run("INSERT INTO legal_moves VALUES ('ready', 'pending')")
@@ -104,7 +104,7 @@ def test_a_task_asks_only_for_budgets_there_are(deployment: Deployment) -> None:
         deployment.run("UPDATE tasks SET state = 'ready' WHERE id = :id", id=blocked)
 
 
-def test_what_follows_from_a_lane_cannot_be_written(deployment: Deployment) -> None:
+def test_values_written_to_derived_lane_columns_are_ignored(deployment: Deployment) -> None:
     user = deployment.user()
 
     deployment.run(
@@ -116,7 +116,7 @@ def test_what_follows_from_a_lane_cannot_be_written(deployment: Deployment) -> N
     assert lane["due_at"] == lane["resets_at"]
 
 
-def test_a_write_that_moves_nothing_is_no_move(deployment: Deployment) -> None:
+def test_an_update_without_a_state_change_is_not_a_move(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
     task = run.claim.task_id

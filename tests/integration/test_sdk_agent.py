@@ -139,7 +139,7 @@ def test_a_handler_spawns_waits_and_is_called_again(api_user: ApiUser) -> None:
     assert shown(api_user, task)["output"] == {"child": "made", "input": "made"}
 
 
-def test_a_stopped_agent_hands_its_task_back(api_user: ApiUser) -> None:
+def test_a_stopped_agent_releases_its_task(api_user: ApiUser) -> None:
     begun = threading.Event()
 
     @overnight.handler("long")

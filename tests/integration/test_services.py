@@ -62,7 +62,7 @@ def true_to_the_end(deployment: Deployment) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("tier", PlanTier)
-def test_a_users_limits_are_the_plans_until_someone_says_otherwise(
+def test_limits_are_those_of_the_plan_without_an_exception(
     deployment: Deployment, plans: PlanService, tier: PlanTier
 ) -> None:
     user = deployment.user(tier)
@@ -71,9 +71,7 @@ def test_a_users_limits_are_the_plans_until_someone_says_otherwise(
     assert plans.get_limits(str(user)) == PLAN_LIMITS[tier]
 
 
-def test_an_exception_rules_until_the_template_comes_back(
-    deployment: Deployment, plans: PlanService
-) -> None:
+def test_an_exception_applies_until_it_is_reset(deployment: Deployment, plans: PlanService) -> None:
     user = deployment.user(PlanTier.FREE)
 
     override_limits(
@@ -90,9 +88,7 @@ def test_an_exception_rules_until_the_template_comes_back(
     assert deployment.one("SELECT max_pending FROM users")["max_pending"] is None
 
 
-def test_a_change_of_plan_takes_exceptions_to_it_along(
-    deployment: Deployment, plans: PlanService
-) -> None:
+def test_a_change_of_plan_removes_exceptions(deployment: Deployment, plans: PlanService) -> None:
     user = deployment.user(PlanTier.FREE)
     override_limits(deployment.app, user, Overrides(concurrency=7, minutes=5, max_pending=3))
 
@@ -113,14 +109,14 @@ def test_a_change_of_plan_takes_exceptions_to_it_along(
         Overrides(max_pending=1_000_001),
     ],
 )
-def test_an_exception_nobody_could_keep_is_refused(
-    deployment: Deployment, overrides: Overrides
-) -> None:
+def test_an_impossible_exception_is_refused(deployment: Deployment, overrides: Overrides) -> None:
     with pytest.raises(InvalidRequest):
         override_limits(deployment.app, deployment.user(), overrides)
 
 
-def test_nobodys_limits_cannot_be_changed(deployment: Deployment, plans: PlanService) -> None:
+def test_limits_of_an_unknown_user_cannot_be_changed(
+    deployment: Deployment, plans: PlanService
+) -> None:
     nobody = UserId(parse_task("task_00000000000000000000000000"))
 
     for change in (
@@ -135,7 +131,7 @@ def test_nobodys_limits_cannot_be_changed(deployment: Deployment, plans: PlanSer
             change()
 
 
-def test_hours_added_by_hand_stand_in_the_ledger(
+def test_hours_added_by_an_operator_are_in_the_ledger(
     deployment: Deployment, plans: PlanService
 ) -> None:
     user = deployment.user(PlanTier.FREE)
@@ -151,7 +147,7 @@ def test_hours_added_by_hand_stand_in_the_ledger(
     ]
 
 
-def test_hours_added_after_the_month_ended_belong_to_the_new_one(
+def test_hours_added_after_the_month_ended_count_in_the_new_month(
     deployment: Deployment, plans: PlanService
 ) -> None:
     user = deployment.user(PlanTier.FREE)
@@ -163,7 +159,7 @@ def test_hours_added_after_the_month_ended_belong_to_the_new_one(
     assert plans.get_monthly_hours_used(user) == 1.0
 
 
-def test_plan_and_hours_alone_decide_what_the_plan_service_says(
+def test_the_plan_service_considers_only_plan_and_hours(
     deployment: Deployment, plans: PlanService
 ) -> None:
     deployment.agent()
@@ -205,7 +201,7 @@ def test_a_task_goes_through_the_queue_service_from_end_to_end(
     assert 1800 <= deployment.lane(user)["used_seconds"] < 1805
 
 
-def test_whoever_was_served_least_is_claimed_for_first(
+def test_the_least_served_user_is_claimed_first(
     deployment: Deployment, queue: TaskQueueService
 ) -> None:
     first, second = deployment.user(), deployment.user()
@@ -220,7 +216,7 @@ def test_whoever_was_served_least_is_claimed_for_first(
     assert set(owners[:2]) == {first, second}
 
 
-def test_what_one_caller_cannot_do_another_may_claim(
+def test_a_task_that_one_caller_cannot_run_is_left_to_others(
     deployment: Deployment, settings: Settings
 ) -> None:
     task = deployment.task(deployment.user(), required_capabilities=["gpu"])
@@ -234,7 +230,7 @@ def test_what_one_caller_cannot_do_another_may_claim(
     assert claimed.id == show_task(task)
 
 
-def test_many_who_have_nothing_for_a_caller_hide_nobody_who_has(
+def test_many_users_without_a_matching_task_do_not_hide_one_with_it(
     deployment: Deployment, queue: TaskQueueService
 ) -> None:
     for _ in range(30):
@@ -249,7 +245,7 @@ def test_many_who_have_nothing_for_a_caller_hide_nobody_who_has(
     assert claimed.id == show_task(task)
 
 
-def test_asking_again_and_again_for_a_user_with_nothing_leaves_no_trace(
+def test_repeated_claims_without_a_task_skip_the_lane_once(
     deployment: Deployment, queue: TaskQueueService
 ) -> None:
     user = deployment.user()
@@ -261,7 +257,7 @@ def test_asking_again_and_again_for_a_user_with_nothing_leaves_no_trace(
     assert len(deployment.lane(user)["skipped_by_pools"]) == 1
 
 
-def test_the_queue_service_says_why_nothing_can_start(
+def test_the_queue_service_reports_why_nothing_can_start(
     deployment: Deployment, settings: Settings, queue: TaskQueueService
 ) -> None:
     at_cap = deployment.user(PlanTier.FREE)
@@ -287,7 +283,7 @@ def test_the_queue_service_says_why_nothing_can_start(
     assert settings.slots_max is None
 
 
-def test_a_pause_is_given_as_the_reason(deployment: Deployment, queue: TaskQueueService) -> None:
+def test_a_pause_is_reported_as_the_reason(deployment: Deployment, queue: TaskQueueService) -> None:
     user = deployment.user()
     pause(deployment.dispatcher, PauseSubject(user_id=user), actor="human:test", note="unpaid")
 
@@ -298,9 +294,7 @@ def test_a_pause_is_given_as_the_reason(deployment: Deployment, queue: TaskQueue
     assert reason.startswith("held: the user is paused since")
 
 
-def test_a_run_past_its_time_is_found_and_failed(
-    deployment: Deployment, queue: TaskQueueService
-) -> None:
+def test_a_run_past_its_timeout_is_failed(deployment: Deployment, queue: TaskQueueService) -> None:
     user = deployment.user(PlanTier.FREE)
     task = queue.create_task(user, "too long")
     queue.claim_next_task(user)
@@ -317,7 +311,7 @@ def test_a_run_past_its_time_is_found_and_failed(
     assert deployment.lane(user)["used_seconds"] == 1800
 
 
-def test_a_failed_run_is_tried_again(deployment: Deployment, queue: TaskQueueService) -> None:
+def test_a_failed_run_is_retried(deployment: Deployment, queue: TaskQueueService) -> None:
     task = queue.create_task(deployment.user(), "fails")
     queue.claim_next_task()
     queue.mark_running(task.id, "sandbox-1")
@@ -327,7 +321,7 @@ def test_a_failed_run_is_tried_again(deployment: Deployment, queue: TaskQueueSer
     assert deployment.state(parse_task(task.id)) == "retrying"
 
 
-def test_a_result_for_a_claim_that_is_gone_is_stale(
+def test_a_result_for_a_lost_claim_is_stale(
     deployment: Deployment, queue: TaskQueueService
 ) -> None:
     task = queue.create_task(deployment.user(), "one")
@@ -342,7 +336,7 @@ def test_a_result_for_a_claim_that_is_gone_is_stale(
         queue.get_queue_position(show_task(parse_task("task_00000000000000000000000000")))
 
 
-def test_the_caps_hold_for_the_queue_service_too(
+def test_the_caps_apply_to_the_queue_service(
     deployment: Deployment, queue: TaskQueueService
 ) -> None:
     crowded = deployment.user(max_pending=1)
@@ -356,7 +350,7 @@ def test_the_caps_hold_for_the_queue_service_too(
         queue.create_task(exhausted, "one")
 
 
-def test_a_direct_claim_heeds_the_deployments_cap(deployment: Deployment) -> None:
+def test_a_direct_claim_respects_the_cap_on_all_slots(deployment: Deployment) -> None:
     capped = TaskQueueService(deployment.dispatcher, told(slots_max="1"), holder="o")
     for _ in range(2):
         capped.create_task(deployment.user(), "one")

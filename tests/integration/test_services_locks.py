@@ -63,7 +63,7 @@ def test_a_lock_is_acquired_and_released(
     assert manager.release_lock("alice", lock_id) is False
 
 
-def test_a_lock_let_go_without_a_result_gives_the_task_back(
+def test_a_lock_released_without_a_result_releases_the_task(
     deployment: Deployment, manager: PerUserQueueManager
 ) -> None:
     task_id = deployment.task(deployment.user(name="alice"), project_id="site")
@@ -101,7 +101,7 @@ def test_a_second_task_of_the_lock_waits_for_the_first(
     assert other.startswith(f"{second}_")
 
 
-def test_of_many_who_want_one_lock_at_once_one_gets_it(
+def test_one_of_many_concurrent_callers_gets_the_lock(
     deployment: Deployment, connect: Callable[..., Db], settings: Settings
 ) -> None:
     user = deployment.user(name="alice")
@@ -117,7 +117,7 @@ def test_of_many_who_want_one_lock_at_once_one_gets_it(
     assert [rival.answer() for rival in rivals].count(True) == 1
 
 
-def test_users_do_not_stand_in_each_others_way(
+def test_locks_of_different_users_do_not_conflict(
     deployment: Deployment, manager: PerUserQueueManager
 ) -> None:
     names = ("alice", "bob", "carol")
@@ -136,7 +136,7 @@ def test_users_do_not_stand_in_each_others_way(
         manager.acquire_lock("dave", tasks["bob"], timeout=0)
 
 
-def test_a_lock_nobody_renews_is_cleaned_up(
+def test_a_lock_that_is_not_renewed_is_cleaned_up(
     deployment: Deployment, manager: PerUserQueueManager, settings: Settings
 ) -> None:
     user = deployment.user(name="alice")
@@ -180,7 +180,7 @@ def test_locks_can_be_cleaned_up_by_hand(
 # -- QueueControllerV2 -----------------------------------------------------------------------------
 
 
-def test_the_controller_tells_how_the_deployment_stands(deployment: Deployment) -> None:
+def test_the_controller_reports_the_state_of_the_deployment(deployment: Deployment) -> None:
     deployment.agent(slots=4)
     deployment.user(name="alice", plan=PlanTier.TEAM)
     controller = QueueControllerV2(deployment.dispatcher, told(worker_liveness="300"), user="alice")
@@ -239,7 +239,7 @@ def test_without_a_free_slot_the_controller_selects_nothing(deployment: Deployme
     assert controller.select_next_task(capacity) is None
 
 
-def test_a_task_that_cannot_be_dispatched_goes_back(
+def test_a_task_that_cannot_be_dispatched_is_released(
     deployment: Deployment, redis: EmbeddedRedis
 ) -> None:
     deployment.agent(slots=4)

@@ -63,7 +63,7 @@ class Record(NamedTuple):
     ],
     ids=lambda value: value.outcome if isinstance(value, Record) else type(value).__name__,
 )
-def test_each_way_to_end_leaves_its_own_record(
+def test_each_result_is_recorded_as_its_state_and_outcome(
     deployment: Deployment, result: Result, expected: Record
 ) -> None:
     user = deployment.user()
@@ -91,7 +91,7 @@ def test_each_way_to_end_leaves_its_own_record(
     assert (lane["active"], lane["reserved_seconds"]) == (0, 0)
 
 
-def test_a_result_keeps_everything_it_brought(deployment: Deployment) -> None:
+def test_every_field_of_a_result_is_stored(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
 
@@ -134,7 +134,7 @@ def test_a_failure_can_always_be_stored(deployment: Deployment) -> None:
     assert deployment.one("SELECT detail FROM attempts")["detail"] == "?"
 
 
-def test_an_endless_error_message_is_cut(deployment: Deployment) -> None:
+def test_a_very_long_error_message_is_cut(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
 
@@ -169,7 +169,7 @@ def _seconds(duration: timedelta) -> float:
     return round(duration.total_seconds(), 3)
 
 
-def test_no_run_is_charged_more_than_was_reserved_for_it(deployment: Deployment) -> None:
+def test_no_run_is_charged_more_than_its_reservation(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, timeout_seconds=60)
@@ -223,7 +223,7 @@ def test_two_settles_of_one_run_count_once(
     ],
     ids=["forged token", "earlier epoch"],
 )
-def test_whoever_does_not_hold_the_claim_settles_nothing(
+def test_a_settle_without_the_claim_changes_nothing(
     deployment: Deployment, spoil: Callable[[Claim], Claim]
 ) -> None:
     deployment.agent()
@@ -238,7 +238,9 @@ def test_whoever_does_not_hold_the_claim_settles_nothing(
 
 
 @pytest.mark.parametrize("result", [RETRYABLE, Interrupted(), Deferred(5), Lost()])
-def test_a_task_told_to_stop_does_not_come_back(deployment: Deployment, result: Result) -> None:
+def test_a_task_that_was_asked_to_stop_is_not_retried(
+    deployment: Deployment, result: Result
+) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -250,7 +252,7 @@ def test_a_task_told_to_stop_does_not_come_back(deployment: Deployment, result: 
     assert (row["state"], row["failure_reason"]) == ("cancelled", "cancelled")
 
 
-def test_a_task_told_to_stop_that_finished_all_the_same_is_completed(
+def test_a_task_that_returned_after_a_stop_request_is_completed(
     deployment: Deployment,
 ) -> None:
     user = deployment.user()
@@ -263,7 +265,7 @@ def test_a_task_told_to_stop_that_finished_all_the_same_is_completed(
     assert deployment.state(run.claim.task_id) == "completed"
 
 
-def test_a_dead_letter_tells_the_whole_story(deployment: Deployment) -> None:
+def test_a_dead_letter_contains_every_attempt(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, max_attempts=3, retry=AT_ONCE)
@@ -295,7 +297,7 @@ def test_a_task_that_kills_its_run_on_two_workers_is_poison(deployment: Deployme
     assert deployment.one("SELECT poison_pill FROM dead_letters")["poison_pill"] is True
 
 
-def test_workers_killed_from_outside_accuse_nobody(deployment: Deployment) -> None:
+def test_workers_killed_from_outside_do_not_make_a_task_poison(deployment: Deployment) -> None:
     run = _patient(deployment)
     task_id = run.claim.task_id
     deployment.settle(run, Lost(), agent="worker-a")
@@ -332,7 +334,7 @@ def _again(deployment: Deployment, task_id: TaskId, agent: str = AGENT) -> Run:
     return run
 
 
-def test_a_claim_that_never_started_is_given_back_for_nothing(deployment: Deployment) -> None:
+def test_a_claim_that_never_started_is_released_without_cost(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     task_id = deployment.task(user)
@@ -350,7 +352,7 @@ def test_a_claim_that_never_started_is_given_back_for_nothing(deployment: Deploy
     assert deployment.lane(user)["reserved_seconds"] == 0
 
 
-def test_a_claim_that_was_started_after_all_is_not_given_back(deployment: Deployment) -> None:
+def test_a_claim_that_was_started_is_not_released(deployment: Deployment) -> None:
     """A publish that failed for its sender may have arrived all the same."""
     deployment.agent()
     deployment.task(deployment.user())
@@ -370,7 +372,7 @@ def test_a_claim_that_was_started_after_all_is_not_given_back(deployment: Deploy
     [(RETRYABLE, "running", "cancelled"), (Returned(), "running", "completed")],
     ids=["would retry", "finished"],
 )
-def test_a_settle_that_comes_after_a_cancel(
+def test_a_failed_run_after_a_cancel_is_cancelled_and_a_finished_one_completes(
     deployment: Deployment, connect: Callable[..., Db], result: Result, cancel_says: str, state: str
 ) -> None:
     user = deployment.user()
@@ -383,7 +385,7 @@ def test_a_settle_that_comes_after_a_cancel(
     assert deployment.state(run.claim.task_id) == state
 
 
-def test_a_cancel_that_comes_after_a_failure_ends_the_wait(
+def test_a_cancel_after_a_failure_ends_the_wait_for_the_retry(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user()

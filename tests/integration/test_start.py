@@ -42,7 +42,7 @@ def test_a_fresh_claim_starts(deployment: Deployment) -> None:
     ],
     ids=["forged token", "epoch to come", "epoch gone by", "another task"],
 )
-def test_a_message_that_does_not_fit_changes_nothing(
+def test_a_message_with_wrong_values_changes_nothing(
     deployment: Deployment, spoil: Callable[[Claim], Claim]
 ) -> None:
     _, claimed = _claimed(deployment)
@@ -84,7 +84,7 @@ def test_the_message_of_an_earlier_claim_does_not_start_the_next(deployment: Dep
     assert deployment.start(new) is not None
 
 
-def test_two_workers_with_one_message_begin_one_run(
+def test_two_workers_with_one_message_start_one_run(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     _, claimed = _claimed(deployment)
@@ -100,7 +100,7 @@ def test_two_workers_with_one_message_begin_one_run(
     assert deployment.row(claimed.claim.task_id)["claimed_by"] == "worker-0"
 
 
-def test_a_start_that_comes_after_a_cancel_finds_nothing(
+def test_a_start_after_a_cancel_starts_nothing(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, claimed = _claimed(deployment)
@@ -117,7 +117,7 @@ def test_a_start_that_comes_after_a_cancel_finds_nothing(
     assert deployment.lane(user)["active"] == 0
 
 
-def test_a_cancel_that_comes_after_a_start_asks_the_run_to_stop(
+def test_a_cancel_after_a_start_asks_the_run_to_stop(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user, claimed = _claimed(deployment)

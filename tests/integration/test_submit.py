@@ -29,7 +29,7 @@ PLAIN = NewTask("a task", "echo")
 HOUR = 3600
 
 
-def test_the_last_free_place_is_given_and_no_further_one(deployment: Deployment) -> None:
+def test_a_submit_beyond_the_last_free_place_is_refused(deployment: Deployment) -> None:
     user = deployment.user()
     caps = Caps(max_pending_per_user=3)
     for _ in range(3):
@@ -89,7 +89,7 @@ def _let_in(db: Db, user: UserId, caps: Caps) -> bool:
     return True
 
 
-def test_a_full_deployment_refuses_everybody(deployment: Deployment) -> None:
+def test_a_full_deployment_refuses_every_user(deployment: Deployment) -> None:
     caps = Caps(queue_max_size=2)
     deployment.task(deployment.user(), caps)
     deployment.task(deployment.user(), caps)
@@ -101,7 +101,7 @@ def test_a_full_deployment_refuses_everybody(deployment: Deployment) -> None:
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 2
 
 
-def test_used_up_hours_refuse_new_work_until_they_return(deployment: Deployment) -> None:
+def test_used_up_hours_refuse_new_tasks_until_the_next_month(deployment: Deployment) -> None:
     user = deployment.user(monthly_agent_hours_limit=2)
     _use(deployment, user, 2 * HOUR)
 
@@ -114,7 +114,7 @@ def test_used_up_hours_refuse_new_work_until_they_return(deployment: Deployment)
     assert resets_at == deployment.lane(user)["resets_at"]
 
 
-def test_a_second_left_in_the_month_still_lets_work_in(deployment: Deployment) -> None:
+def test_one_second_left_in_the_month_still_allows_a_submit(deployment: Deployment) -> None:
     user = deployment.user(monthly_agent_hours_limit=2)
     _use(deployment, user, 2 * HOUR - 1)
 
@@ -123,7 +123,7 @@ def test_a_second_left_in_the_month_still_lets_work_in(deployment: Deployment) -
     assert deployment.lane(user)["waiting"] == 1
 
 
-def test_a_user_who_prefers_to_wait_is_let_in_but_not_started(deployment: Deployment) -> None:
+def test_with_the_rule_wait_a_task_is_accepted_but_not_started(deployment: Deployment) -> None:
     user = deployment.user(monthly_agent_hours_limit=2, on_exhausted="hold")
     deployment.agent()
     _use(deployment, user, 2 * HOUR)
@@ -143,7 +143,7 @@ def _use(deployment: Deployment, user: UserId, seconds: int) -> None:
     )
 
 
-def test_the_same_key_again_answers_with_the_first_task(deployment: Deployment) -> None:
+def test_the_same_key_again_returns_the_first_task(deployment: Deployment) -> None:
     user = deployment.user()
     keyed = replace(PLAIN, idempotency_key="night-1")
     first = submit(deployment.app, user, keyed, LOOSE)
@@ -155,7 +155,9 @@ def test_the_same_key_again_answers_with_the_first_task(deployment: Deployment) 
     assert deployment.row(first.task_id)["title"] == "a task"
 
 
-def test_a_known_key_is_answered_although_the_cap_is_reached(deployment: Deployment) -> None:
+def test_a_repeated_key_returns_its_task_although_the_cap_is_reached(
+    deployment: Deployment,
+) -> None:
     user = deployment.user()
     keyed = replace(PLAIN, idempotency_key="night-1")
     caps = Caps(max_pending_per_user=1)
@@ -166,7 +168,7 @@ def test_a_known_key_is_answered_although_the_cap_is_reached(deployment: Deploym
     assert again.task_id == first.task_id
 
 
-def test_another_users_key_is_another_key(deployment: Deployment) -> None:
+def test_users_may_use_the_same_key_independently(deployment: Deployment) -> None:
     keyed = replace(PLAIN, idempotency_key="night-1")
 
     mine = submit(deployment.app, deployment.user(), keyed, LOOSE)
@@ -202,7 +204,7 @@ def test_two_tasks_of_one_request_may_not_share_a_key(deployment: Deployment) ->
     _assert_empty(deployment, user)
 
 
-def test_a_graph_sent_again_is_answered_with_the_first(deployment: Deployment) -> None:
+def test_a_graph_submitted_again_returns_the_first(deployment: Deployment) -> None:
     user = deployment.user()
     tasks = [replace(PLAIN, idempotency_key=f"step-{n}") for n in range(3)]
     edges = [Edge(0, 1), Edge(1, 2)]
@@ -215,7 +217,7 @@ def test_a_graph_sent_again_is_answered_with_the_first(deployment: Deployment) -
     assert deployment.one("SELECT count(*) AS n FROM task_edges")["n"] == 2
 
 
-def test_a_graph_known_in_part_is_refused_whole(deployment: Deployment) -> None:
+def test_a_graph_that_repeats_only_some_keys_is_refused_whole(deployment: Deployment) -> None:
     user = deployment.user()
     known, new = (replace(PLAIN, idempotency_key=f"step-{n}") for n in range(2))
     submit(deployment.app, user, known, LOOSE)
@@ -226,7 +228,7 @@ def test_a_graph_known_in_part_is_refused_whole(deployment: Deployment) -> None:
     assert deployment.lane(user)["waiting"] == 1
 
 
-def test_a_graph_goes_in_whole_with_its_children_waiting(deployment: Deployment) -> None:
+def test_a_graph_is_inserted_whole_with_its_children_waiting(deployment: Deployment) -> None:
     user = deployment.user()
 
     root, left, right, last = _diamond(deployment, user)
@@ -247,7 +249,7 @@ def _diamond(deployment: Deployment, user: UserId) -> list[Submitted]:
     return submit_graph(deployment.app, user, [PLAIN] * 4, LOOSE, edges=edges, title="a diamond")
 
 
-def test_a_graph_with_one_bad_edge_leaves_nothing_behind(deployment: Deployment) -> None:
+def test_a_graph_with_one_invalid_edge_is_not_inserted(deployment: Deployment) -> None:
     user = deployment.user()
 
     with pytest.raises(InvalidRequest, match="circular dependency"):
@@ -256,7 +258,7 @@ def test_a_graph_with_one_bad_edge_leaves_nothing_behind(deployment: Deployment)
     _assert_empty(deployment, user)
 
 
-def test_a_graph_too_large_for_the_cap_leaves_nothing_behind(deployment: Deployment) -> None:
+def test_a_graph_too_large_for_the_cap_is_not_inserted(deployment: Deployment) -> None:
     user = deployment.user()
 
     with pytest.raises(TooManyPending):
@@ -290,7 +292,7 @@ LOCKS: Sequence[tuple[LockScope, dict[str, Any], list[str] | None]] = (
 )
 
 
-def test_what_a_task_locks_follows_from_the_scope(deployment: Deployment) -> None:
+def test_the_lock_keys_of_a_task_follow_from_the_scope(deployment: Deployment) -> None:
     user = deployment.user()
 
     made = [deployment.task(user, Caps(lock_scope=scope), **fields) for scope, fields, _ in LOCKS]
@@ -299,7 +301,7 @@ def test_what_a_task_locks_follows_from_the_scope(deployment: Deployment) -> Non
     assert locked == [lock for _, _, lock in LOCKS]
 
 
-def test_the_caps_are_the_settings() -> None:
+def test_the_caps_come_from_the_settings() -> None:
     settings = load(
         {
             "OVERNIGHT_MAX_PENDING_PER_USER": "77",
@@ -319,7 +321,7 @@ def test_without_serialization_nothing_is_locked() -> None:
     assert Caps.of(settings).lock_scope == "none"
 
 
-def test_the_stored_order_is_urgency_then_age(deployment: Deployment) -> None:
+def test_the_stored_order_is_priority_then_age(deployment: Deployment) -> None:
     user = deployment.user()
     low, first, second, high, critical = (
         deployment.task(user, priority=priority) for priority in (80, 50, 50, 20, 9)
@@ -354,7 +356,7 @@ def _ordered(deployment: Deployment) -> Sequence[object]:
     return [row["id"] for row in deployment.rows("SELECT id FROM tasks ORDER BY sort_key, id")]
 
 
-def test_what_the_producer_asked_for_is_what_the_run_gets(deployment: Deployment) -> None:
+def test_a_run_gets_every_field_of_its_submit(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     policy = RetryRules(Strategy.FIXED, 7.0, max_delay_sec=9.0, jitter=False, retry_on=("x", "y"))
@@ -365,12 +367,12 @@ def test_what_the_producer_asked_for_is_what_the_run_gets(deployment: Deployment
     assert (run.attempt, run.max_attempts, run.type) == (1, 3, "echo")
 
 
-def test_nobody_submits_for_a_user_who_does_not_exist(deployment: Deployment) -> None:
+def test_a_submit_for_an_unknown_user_is_refused(deployment: Deployment) -> None:
     with pytest.raises(UserNotFound):
         deployment.task(UserId(deployment.one("SELECT gen_random_uuid() AS id")["id"]))
 
 
-def test_a_new_task_begins_its_history(deployment: Deployment, connect: Callable[..., Db]) -> None:
+def test_a_new_task_has_one_event(deployment: Deployment, connect: Callable[..., Db]) -> None:
     user = deployment.user()
 
     made = submit(connect("front-api_user", role=ADMIN), user, PLAIN, LOOSE)

@@ -47,7 +47,7 @@ def test_every_sweep_can_be_run_in_an_empty_deployment(
     assert row["finished_at"] >= row["started_at"]
 
 
-def test_two_beats_at_once_make_one_turn(
+def test_two_beat_processes_run_a_sweep_once(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     _due_retry(deployment)
@@ -63,7 +63,7 @@ def test_two_beats_at_once_make_one_turn(
     assert sorted(answers, key=lambda one: one is None) == [1, None]
 
 
-def test_the_next_tick_has_a_turn_again(deployment: Deployment) -> None:
+def test_the_next_tick_runs_the_sweep_again(deployment: Deployment) -> None:
     first = run_sweep(deployment.dispatcher, PLAIN, "promote")
     echo = run_sweep(deployment.dispatcher, PLAIN, "promote")
     deployment.move_clock(timedelta(seconds=PLAIN.promote_interval))
@@ -72,7 +72,7 @@ def test_the_next_tick_has_a_turn_again(deployment: Deployment) -> None:
     assert run_sweep(deployment.dispatcher, PLAIN, "promote") == 0
 
 
-def test_a_tick_that_comes_a_little_early_still_counts(deployment: Deployment) -> None:
+def test_a_tick_that_is_slightly_early_still_runs(deployment: Deployment) -> None:
     """Beat's clock and the deployment clock need not agree to the second."""
     run_sweep(deployment.dispatcher, PLAIN, "promote")
     deployment.move_clock(timedelta(seconds=PLAIN.promote_interval * 0.9))
@@ -80,13 +80,13 @@ def test_a_tick_that_comes_a_little_early_still_counts(deployment: Deployment) -
     assert run_sweep(deployment.dispatcher, PLAIN, "promote") == 0
 
 
-def test_one_sweeps_turn_is_not_anothers(deployment: Deployment) -> None:
+def test_sweeps_are_due_independently(deployment: Deployment) -> None:
     run_sweep(deployment.dispatcher, PLAIN, "promote")
 
     assert run_sweep(deployment.dispatcher, PLAIN, "reset") == 0
 
 
-def test_an_operator_need_not_wait_for_a_turn(deployment: Deployment) -> None:
+def test_an_operator_runs_a_sweep_that_is_not_due(deployment: Deployment) -> None:
     run_sweep(deployment.dispatcher, PLAIN, "promote")
     _due_retry(deployment)
 
@@ -101,7 +101,7 @@ def test_an_unknown_sweep_is_refused(deployment: Deployment) -> None:
     assert deployment.rows("SELECT * FROM sweeps") == []
 
 
-def test_the_reap_sweep_takes_back_and_writes_off(deployment: Deployment) -> None:
+def test_the_reap_sweep_releases_claims_and_retires_workers(deployment: Deployment) -> None:
     deployment.agent()
     task_id = deployment.task(deployment.user())
     deployment.claim()

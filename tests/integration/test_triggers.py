@@ -81,7 +81,7 @@ def sound(deployment: Deployment) -> None:
     assert not found, describe_violations(found)
 
 
-def test_a_graph_that_completes_sets_off_another_once(
+def test_a_completed_graph_fires_its_trigger_once(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -121,7 +121,7 @@ def test_a_graph_that_completes_sets_off_another_once(
     ],
 )
 @pytest.mark.parametrize("lone", [False, True])
-def test_a_trigger_waits_for_the_end_it_wants(
+def test_a_trigger_fires_only_for_its_condition(
     deployment: Deployment,
     user: UserId,
     when: str,
@@ -141,7 +141,7 @@ def test_a_trigger_waits_for_the_end_it_wants(
     sound(deployment)
 
 
-def test_a_graph_that_is_cancelled_has_finished(
+def test_a_cancelled_graph_counts_as_finished(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -153,7 +153,7 @@ def test_a_graph_that_is_cancelled_has_finished(
     assert fire_due(deployment.dispatcher, LOOSE) == 1
 
 
-def test_a_graph_that_has_ended_sets_off_at_once(
+def test_a_trigger_on_an_ended_graph_fires_at_once(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -164,7 +164,7 @@ def test_a_graph_that_has_ended_sets_off_at_once(
     assert fire_due(deployment.dispatcher, LOOSE) == 1
 
 
-def test_a_completed_graph_is_not_waited_for_to_fail(
+def test_a_trigger_on_failure_of_a_completed_graph_is_refused(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -176,7 +176,7 @@ def test_a_completed_graph_is_not_waited_for_to_fail(
     assert list_triggers(deployment.app, user) == []
 
 
-def test_a_failed_graph_is_waited_for_as_it_may_be_retried(
+def test_a_trigger_may_wait_for_a_failed_graph_to_complete(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -189,7 +189,7 @@ def test_a_failed_graph_is_waited_for_as_it_may_be_retried(
     assert fire_due(deployment.dispatcher, LOOSE) == 1
 
 
-def test_a_failure_that_was_retried_at_once_has_still_set_off(
+def test_a_failure_that_was_retried_at_once_still_fires_the_trigger(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -209,7 +209,7 @@ def test_a_failure_that_was_retried_at_once_has_still_set_off(
     sound(deployment)
 
 
-def test_a_lone_task_that_grew_after_its_failure_has_still_set_off(
+def test_a_failure_of_a_single_task_that_spawned_later_still_fires(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user)
@@ -231,7 +231,7 @@ def test_a_lone_task_that_grew_after_its_failure_has_still_set_off(
     sound(deployment)
 
 
-def test_a_graph_that_a_cap_keeps_out_is_tried_again(
+def test_a_triggered_graph_refused_by_a_cap_is_tried_again(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -251,7 +251,7 @@ def test_a_graph_that_a_cap_keeps_out_is_tried_again(
     assert (only(deployment, user).refusal, reports(deployment)) == (None, 1)
 
 
-def test_a_graph_that_cannot_be_read_any_more_keeps_nobody_waiting(
+def test_an_unreadable_stored_graph_does_not_block_other_triggers(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, task = pipeline
@@ -265,7 +265,7 @@ def test_a_graph_that_cannot_be_read_any_more_keeps_nobody_waiting(
     assert "graph: cannot be read any more" in told
 
 
-def test_an_error_that_is_no_refusal_is_its_own_triggers_alone(
+def test_an_unexpected_error_affects_only_its_own_trigger(
     *,
     deployment: Deployment,
     user: UserId,
@@ -313,7 +313,7 @@ def test_a_trigger_that_is_dropped_never_fires(
         drop_trigger(deployment.app, user, trigger, actor=ME)
 
 
-def test_what_is_wrong_is_refused_when_it_is_said(
+def test_an_invalid_trigger_is_refused_when_it_is_created(
     deployment: Deployment, user: UserId, pipeline: tuple[DagId, TaskId]
 ) -> None:
     dag, _ = pipeline
@@ -332,7 +332,7 @@ def test_what_is_wrong_is_refused_when_it_is_said(
             arm(deployment, owner, unknown)
 
 
-def test_a_kept_graph_is_restored_as_it_was() -> None:
+def test_a_stored_graph_is_restored_unchanged() -> None:
     task = NewTask(
         "t",
         "echo",
@@ -366,7 +366,7 @@ def test_two_sweeps_fire_a_trigger_once(
 
 
 @pytest.mark.parametrize("arm_first", [True, False])
-def test_a_trigger_said_at_the_moment_of_the_end_is_not_lost(
+def test_a_trigger_created_while_the_graph_ends_is_not_lost(
     deployment: Deployment,
     user: UserId,
     pipeline: tuple[DagId, TaskId],
@@ -405,7 +405,7 @@ fire_due(Db.connect(sys.argv[2], role=DISPATCHER), Caps())
 @pytest.mark.parametrize(
     ("point", "made"), [("intake.before_commit", 0), ("intake.after_commit", 1)]
 )
-def test_a_sweep_that_is_killed_loses_and_doubles_nothing(
+def test_a_killed_sweep_neither_loses_nor_repeats_a_trigger(
     deployment: Deployment, user: UserId, database_url: str, point: str, made: int
 ) -> None:
     [first] = submit_graph(deployment.app, user, [NewTask("load", "echo")], LOOSE, title="pipeline")

@@ -62,7 +62,7 @@ NIGHTS = {
 
 
 @pytest.mark.parametrize("night", NIGHTS.values(), ids=NIGHTS.keys())
-def test_the_gate_opens_and_closes_at_the_very_instant(
+def test_the_gate_opens_and_closes_at_the_exact_instant(
     deployment: Deployment, night: tuple[str, str, str, str]
 ) -> None:
     opens, closes, opens_at, closes_at = night
@@ -94,7 +94,7 @@ def test_a_user_without_a_window_starts_at_any_time(deployment: Deployment) -> N
     assert deployment.lane(user)["window_changes_at"] is None
 
 
-def test_under_finish_runs_go_on_and_nothing_new_starts(evening: Deployment) -> None:
+def test_with_finish_running_tasks_continue_and_nothing_new_starts(evening: Deployment) -> None:
     user = evening.user(**NIGHT)
     evening.set_clock(CLOSES - TICK)
     run = evening.running(user)
@@ -105,7 +105,7 @@ def test_under_finish_runs_go_on_and_nothing_new_starts(evening: Deployment) -> 
     assert claimed(evening) == 0
 
 
-def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: Deployment) -> None:
+def test_with_stop_running_tasks_are_asked_to_stop_at_closing(evening: Deployment) -> None:
     user = evening.user(**NIGHT, window_at_closing="stop")
     evening.set_clock(CLOSES - TICK)
     run = evening.running(user)
@@ -117,7 +117,7 @@ def test_under_stop_runs_hear_of_it_at_the_very_instant(evening: Deployment) -> 
     assert (before, after) == (HeartbeatAnswer.CONTINUE, HeartbeatAnswer.HAND_BACK)
 
 
-def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: Deployment) -> None:
+def test_a_task_stopped_at_closing_costs_nothing_and_runs_next_night(evening: Deployment) -> None:
     user = evening.user(**NIGHT, window_at_closing="stop", monthly_agent_hours_limit=10)
     evening.set_clock(OPENS)
     run = evening.running(user, timeout_seconds=60)
@@ -138,7 +138,7 @@ def test_what_is_handed_back_costs_nothing_and_goes_on_next_night(evening: Deplo
     assert heartbeat(evening.dispatcher, again.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 
 
-def test_under_continue_what_was_waiting_may_still_start(evening: Deployment) -> None:
+def test_with_continue_tasks_that_waited_at_closing_may_start(evening: Deployment) -> None:
     user = evening.user(**NIGHT, window_at_closing="continue")
     evening.set_clock(CLOSES - TICK)
     carried = evening.task(user)
@@ -155,7 +155,7 @@ def test_under_continue_what_was_waiting_may_still_start(evening: Deployment) ->
     assert claimed(evening) == 1
 
 
-def test_a_window_acts_as_soon_as_it_is_set(evening: Deployment) -> None:
+def test_a_window_applies_as_soon_as_it_is_set(evening: Deployment) -> None:
     user = evening.user()
     run = evening.running(user)
     evening.task(user)
@@ -171,7 +171,7 @@ def test_a_window_acts_as_soon_as_it_is_set(evening: Deployment) -> None:
     assert heartbeat(evening.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 
 
-def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: Deployment) -> None:
+def test_a_window_written_by_sql_is_applied(evening: Deployment) -> None:
     user = evening.user()
     evening.task(user)
 
@@ -181,7 +181,7 @@ def test_a_window_that_somebody_writes_by_hand_is_found_out(evening: Deployment)
     assert evening.lane(user)["window_changes_at"] == at("2026-07-01T23:00Z")
 
 
-def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: Deployment) -> None:
+def test_an_unknown_time_zone_closes_only_its_own_window(evening: Deployment) -> None:
     lost = evening.user(**NIGHT | {"window_zone": "Europe/Atlantis"})
     other = evening.user()
     for user in (lost, other):
@@ -193,19 +193,19 @@ def test_a_zone_that_nobody_knows_shuts_its_own_window_only(evening: Deployment)
     assert evening.lane(lost)["window_closed"] is True
 
 
-def test_half_a_window_is_refused_by_the_database(deployment: Deployment) -> None:
+def test_an_incomplete_window_is_refused_by_the_database(deployment: Deployment) -> None:
     with pytest.raises(Exception, match="users_window_whole_or_none"):
         deployment.user(window_zone="UTC")
 
 
-def test_nobody_has_no_window(deployment: Deployment) -> None:
+def test_an_unknown_user_has_no_window(deployment: Deployment) -> None:
     with pytest.raises(UserNotFound):
         set_window(
             deployment.app, UserId(deployment.one("SELECT gen_random_uuid() AS id")["id"]), None
         )
 
 
-def test_a_sweep_turns_windows_that_no_pass_has_met(evening: Deployment) -> None:
+def test_a_sweep_refreshes_windows_that_no_pass_has_refreshed(evening: Deployment) -> None:
     user = evening.user(**NIGHT)
     first = reset_cycles(evening.dispatcher)
     closed = evening.lane(user)["window_closed"]
@@ -218,7 +218,7 @@ def test_a_sweep_turns_windows_that_no_pass_has_met(evening: Deployment) -> None
     assert evening.lane(user)["window_changes_at"] == CLOSES
 
 
-def test_lanes_still_due_keep_the_dispatcher_looking(
+def test_lanes_with_a_due_window_make_the_dispatcher_poll_again(
     evening: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "LANES_PER_REFRESH", 2)
@@ -236,7 +236,7 @@ def test_lanes_still_due_keep_the_dispatcher_looking(
     assert [one.more for one in passes] == [True, True, False]
 
 
-def test_a_window_is_shown_to_whoever_waits_and_whoever_operates(evening: Deployment) -> None:
+def test_the_window_is_shown_to_users_and_operators(evening: Deployment) -> None:
     user = evening.user(**NIGHT)
 
     status = queue_status(evening.app, user)
@@ -308,7 +308,7 @@ def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_who_runs_tasks_itself_keeps_to_the_window(evening: Deployment, *, named: bool) -> None:
+def test_a_direct_claim_respects_the_window(evening: Deployment, *, named: bool) -> None:
     user = evening.user(**NIGHT)
     evening.task(user, timeout_seconds=60)
     evening.task(user, timeout_seconds=60)
@@ -325,7 +325,7 @@ def test_who_runs_tasks_itself_keeps_to_the_window(evening: Deployment, *, named
     assert found == [False, True, False]
 
 
-def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: Deployment) -> None:
+def test_a_slot_that_claims_its_next_bundle_respects_the_window(evening: Deployment) -> None:
     evening.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.001)")
     user = evening.user(**NIGHT)
     for _ in range(4):
@@ -348,7 +348,7 @@ def test_a_slot_that_takes_its_next_bundle_keeps_to_the_window(evening: Deployme
     assert found == [0, 2, 0]
 
 
-def test_a_claim_under_way_is_judged_by_the_window_before(
+def test_a_claim_in_progress_uses_the_previous_window(
     evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = evening.user()
@@ -366,7 +366,7 @@ def test_a_claim_under_way_is_judged_by_the_window_before(
     assert claimed(evening) == 0
 
 
-def test_a_lane_that_is_busy_turning_is_met_on_the_next_pass(
+def test_a_locked_lane_whose_window_change_is_due_is_skipped(
     evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     """The gate passes over a lane whose window has turned and whose turn nobody has written."""
@@ -383,7 +383,7 @@ def test_a_lane_that_is_busy_turning_is_met_on_the_next_pass(
     assert evening.lane(user)["window_closed"] is True
 
 
-def test_two_who_set_a_window_at_once_leave_the_last_ones(
+def test_of_two_windows_set_at_once_the_last_one_stays(
     evening: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = evening.user()

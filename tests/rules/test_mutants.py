@@ -18,7 +18,7 @@ IN_CHAOS = [
     "the ledger's key",
 ]
 LEDGER, *_ = (one for one in MUTANTS if one.lost == "the ledger's key")
-TEST = "tests/integration/test_ledger_once.py::test_an_end_recorded_again_is_not_charged_again"
+TEST = "tests/integration/test_ledger_key.py::test_a_run_recorded_twice_is_charged_once"
 
 
 def edits() -> set[Edit]:
@@ -112,8 +112,6 @@ def test_the_table_says_what_turned_red() -> None:
     _, first, second = table(sights).splitlines()
 
     assert first.startswith("the ledger's key ")
-    assert first.endswith(
-        "seen    test_an_end_recorded_again_is_not_charged_again: I08, charged twice"
-    )
+    assert first.endswith("seen    test_a_run_recorded_twice_is_charged_once: I08, charged twice")
     assert second.startswith("the ledger's key, the fence, the worker's own clock  chaos")
     assert "MISSED" in second

@@ -86,19 +86,19 @@ def test_a_file_holds_graphs_and_tasks_in_their_order(text: str, held: list[str]
         ('{\n "title": "x",\n "priority": 7}', "f.yaml:3: priority: is too large"),
     ],
 )
-def test_a_fault_names_its_line_and_field(text: str, told: str) -> None:
+def test_an_error_names_its_line_and_field(text: str, told: str) -> None:
     [fault] = faults(text)
 
     assert fault.startswith(told)
 
 
-def test_every_fault_of_a_file_is_told() -> None:
+def test_every_error_of_a_file_is_reported() -> None:
     text = "- title: a\n  priority: 9\n- title: b\n  odd: 1\n"
 
     assert [fault.partition(": ")[0] for fault in faults(text)] == ["f.yaml:2", "f.yaml:4"]
 
 
-def test_faulty_fields_and_a_faulty_graph_are_told_at_once() -> None:
+def test_wrong_fields_and_a_wrong_graph_are_reported_together() -> None:
     text = (
         "title: g\ntasks:\n- name: a\n  priority: 9\n- name: b\n  after: aa\n"
         "- name: c\n  after: [7]\n- name: a\n"
@@ -115,7 +115,7 @@ def test_faulty_fields_and_a_faulty_graph_are_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("after", ["a", "[a]", "{task: a, condition: success}"])
-def test_one_task_to_wait_for_needs_no_list(after: str) -> None:
+def test_a_single_dependency_needs_no_list(after: str) -> None:
     [entry], wrong = entries(read(f"title: g\ntasks:\n- name: a\n- name: b\n  after: {after}\n"))
 
     assert not wrong
@@ -146,7 +146,9 @@ def test_one_task_to_wait_for_needs_no_list(after: str) -> None:
         ("title: a\nmax_cost_usd: !!float much\n", 2, "'much' is not a number"),
     ],
 )
-def test_what_is_no_batch_is_told_with_its_line(text: str, line: int | None, words: str) -> None:
+def test_an_invalid_batch_is_reported_with_its_line(
+    text: str, line: int | None, words: str
+) -> None:
     with pytest.raises(Unreadable, match=words) as refused:
         entries(read(text))
 
@@ -154,7 +156,7 @@ def test_what_is_no_batch_is_told_with_its_line(text: str, line: int | None, wor
         assert refused.value.line == line
 
 
-def test_an_alias_cannot_grow_without_bound() -> None:
+def test_nested_yaml_aliases_cannot_exceed_the_maximum_of_values() -> None:
     laughs = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 12)
     )
@@ -164,7 +166,7 @@ def test_an_alias_cannot_grow_without_bound() -> None:
         read(laughs)
 
 
-def test_yaml_is_read_as_json_would_be() -> None:
+def test_yaml_is_read_with_the_types_of_json() -> None:
     text = (
         "title: yes\ndescription: 2030-01-31\npayload: {on: off, n: 010, x: 1_000, t: 12:30:45,"
         " f: 1e3, b: true, z: null, h: '7'}\n"
@@ -186,7 +188,7 @@ def test_yaml_is_read_as_json_would_be() -> None:
     }
 
 
-def test_what_tasks_share_is_written_once() -> None:
+def test_yaml_anchors_share_fields_between_tasks() -> None:
     text = (
         "title: shared\ntasks:\n  - &usual {name: a, type: code, timeout_seconds: 60}\n"
         "  - {<<: *usual, name: b, after: [a]}\n"
@@ -202,7 +204,7 @@ def test_what_tasks_share_is_written_once() -> None:
     ]
 
 
-def test_tasks_say_that_they_came_by_the_command_line() -> None:
+def test_the_default_source_is_the_command_line() -> None:
     found, _ = entries(read(f"{GRAPH}---\n- title: a\n- title: b\n  source: web\n"))
 
     [graph, first, second] = [entry.content for entry in found]
@@ -211,7 +213,7 @@ def test_tasks_say_that_they_came_by_the_command_line() -> None:
     assert [one.source for one in (first, second) if isinstance(one, TaskCreate)] == ["cli", "web"]
 
 
-def test_the_schema_describes_what_is_read() -> None:
+def test_the_schema_describes_the_accepted_files() -> None:
     described: dict[str, Any] = json.loads(json.dumps(schema()))
 
     assert {"DagCreate", "DagTask", "TaskCreate", "After"} <= described["$defs"].keys()

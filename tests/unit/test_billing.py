@@ -73,7 +73,9 @@ def test_the_anchor_is_read_in_utc() -> None:
         ("2026-12-15", "2027-01-15", 1),
     ],
 )
-def test_an_instant_lies_in_the_cycle_begun_last(anchor: str, instant: str, cycle: int) -> None:
+def test_an_instant_lies_in_the_cycle_that_started_last(
+    anchor: str, instant: str, cycle: int
+) -> None:
     assert cycle_at(day(anchor), day(instant)) == cycle
 
 
@@ -107,7 +109,7 @@ def test_a_year_later_is_the_same_month(anchor: datetime, cycle: int) -> None:
 
 
 @given(ANCHORS, CYCLES)
-def test_finding_a_cycle_undoes_finding_its_beginning(anchor: datetime, cycle: int) -> None:
+def test_boundary_and_cycle_at_are_inverse(anchor: datetime, cycle: int) -> None:
     begins = boundary(anchor, cycle)
 
     assert cycle_at(anchor, begins) == cycle
@@ -122,7 +124,7 @@ def test_every_instant_lies_in_exactly_one_cycle(anchor: datetime, instant: date
 
 
 @given(ANCHORS, INSTANTS, st.integers(min_value=-14, max_value=14))
-def test_the_zone_an_instant_is_written_in_does_not_matter(
+def test_the_time_zone_of_an_instant_does_not_matter(
     anchor: datetime, instant: datetime, hours: int
 ) -> None:
     elsewhere = instant.astimezone(timezone(timedelta(hours=hours)))

@@ -22,7 +22,7 @@ ONE, TWO = Decimal(1), Decimal(2)
 amounts = st.one_of(st.none(), st.decimals(-5, 5, places=2))
 
 
-def test_budgets_are_asked_in_the_order_task_graph_agent_night() -> None:
+def test_budgets_are_checked_in_the_order_task_graph_agent_night() -> None:
     purse = RemainingBudgets(task=ONE, dag=ONE, agent=ONE, night=ONE)
 
     asked = []
@@ -36,7 +36,7 @@ def test_budgets_are_asked_in_the_order_task_graph_agent_night() -> None:
     assert check_budget(TWO, purse) is None
 
 
-def test_a_used_up_budget_pays_for_nothing_not_even_for_what_is_free() -> None:
+def test_a_used_up_budget_pays_for_nothing_not_even_for_a_free_task() -> None:
     assert check_budget(Decimal(0), RemainingBudgets(night=Decimal(0))) == BudgetShortage(
         Budget.NIGHT, Decimal(0), Decimal(0)
     )
@@ -57,7 +57,7 @@ def test_no_shortage_exactly_if_the_smallest_budget_can_pay(
     ("estimated", "ceiling", "spent", "expected"),
     [(None, None, 0, 0), (2, None, 9, 2), (2, 5, 4, 1), (None, 5, 1, 4), (2, 5, 9, 0)],
 )
-def test_a_run_is_thought_to_cost_its_estimate_within_its_ceiling(
+def test_the_expected_cost_is_the_estimate_within_the_ceiling(
     estimated: int | None, ceiling: int | None, spent: int, expected: int
 ) -> None:
     def money(amount: int | None) -> Decimal | None:
@@ -79,7 +79,7 @@ def test_an_escalation_applies_once_but_a_dead_letter_always() -> None:
     assert RetryRules().escalation(99) is None
 
 
-def test_poison_is_what_the_policy_calls_so() -> None:
+def test_the_policy_decides_what_is_poison() -> None:
     failures = [FailedRun("a", "failed"), FailedRun("a", "failed")]
 
     assert not is_poison(failures, 2)

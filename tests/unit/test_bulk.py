@@ -13,7 +13,7 @@ from overnight_server.domain.bulk import APPLIES_TO, Action, is_newest_first, re
 from overnight_server.domain.lifecycle import FINAL, State
 
 
-def test_every_action_applies_somewhere_and_none_to_what_completed() -> None:
+def test_every_action_applies_to_some_state_and_none_to_completed() -> None:
     assert set(APPLIES_TO) == set(Action)
     assert all(APPLIES_TO.values())
     assert not any(State.COMPLETED in states for states in APPLIES_TO.values())
@@ -22,7 +22,7 @@ def test_every_action_applies_somewhere_and_none_to_what_completed() -> None:
     assert APPLIES_TO[Action.REPRIORITISE] < APPLIES_TO[Action.CANCEL]
 
 
-def test_only_retries_begin_with_the_oldest() -> None:
+def test_only_retries_start_with_the_oldest_task() -> None:
     assert [action for action in Action if not is_newest_first(action)] == [Action.RETRY]
 
 
@@ -35,14 +35,14 @@ def test_the_client_knows_every_field_of_the_filter() -> None:
     assert set(FilterFields.__annotations__) == set(TaskFilter.model_fields)
 
 
-def test_the_filter_is_the_lists_own() -> None:
+def test_the_bulk_filter_has_the_fields_of_the_list_filter() -> None:
     listing = reference.openapi_document()["paths"]["/api/v1/tasks"]["get"]
     asked = {one["name"] for one in listing["parameters"] if one["in"] == "query"}
 
     assert asked - {"limit", "before"} == set(TaskFilter.model_fields)
 
 
-def test_a_moment_lies_behind_unless_it_is_written_out() -> None:
+def test_a_duration_is_counted_back_from_now() -> None:
     now = datetime.now().astimezone()
 
     assert timedelta(hours=7.9) < now - past_instant("8h") < timedelta(hours=8.1)

@@ -59,7 +59,7 @@ def test_overnight_alone_shows_its_help() -> None:
     assert "Queue work before bed" in shown.stdout
 
 
-def test_the_reference_page_is_what_the_tree_says() -> None:
+def test_the_reference_page_is_the_generated_one() -> None:
     written = reference.PAGE.read_text(encoding="utf-8")
 
     assert written == reference.page(), (
@@ -115,7 +115,7 @@ def test_the_shell_completes_commands() -> None:
         (["sweep"], "Missing argument 'NAME'"),
     ],
 )
-def test_misuse_is_told_in_a_line_with_exit_2(arguments: list[str], words: str) -> None:
+def test_wrong_usage_prints_one_line_and_exits_2(arguments: list[str], words: str) -> None:
     refused = run(*arguments)
 
     assert refused.exit_code == Code.USAGE
@@ -126,7 +126,7 @@ def test_misuse_is_told_in_a_line_with_exit_2(arguments: list[str], words: str) 
     assert len(rest) <= 1
 
 
-def test_misuse_is_told_to_programs_in_json() -> None:
+def test_wrong_usage_is_reported_as_json() -> None:
     refused = run("list", "--json", "--jsonl")
 
     assert refused.exit_code == Code.USAGE
@@ -137,7 +137,7 @@ def test_misuse_is_told_to_programs_in_json() -> None:
     }
 
 
-def test_a_wrong_setting_is_told_like_a_wrong_option() -> None:
+def test_a_wrong_setting_is_reported_like_a_wrong_option() -> None:
     refused = run("list", OVERNIGHT_POLL_INTERVAL="soon", OVERNIGHT_POOOL="x")
 
     assert refused.exit_code == Code.USAGE
@@ -153,7 +153,7 @@ def test_without_a_server_the_advice_is_to_start_one() -> None:
     assert "overnight up" in refused.stderr
 
 
-def test_without_a_key_the_exit_code_says_so() -> None:
+def test_without_a_key_the_exit_code_is_4() -> None:
     refused = run("list", "--url", "http://127.0.0.1:9")
 
     assert refused.exit_code == Code.NOT_AUTHENTICATED
@@ -179,7 +179,7 @@ def test_flower_is_never_started_without_a_password() -> None:
     assert "OVERNIGHT_FLOWER_PASSWORD" in refused.stderr
 
 
-def test_a_worker_is_told_its_pool_and_its_size() -> None:
+def test_a_worker_process_gets_its_pool_and_its_size() -> None:
     settings = load({"OVERNIGHT_POOL": "gpu", "OVERNIGHT_CONCURRENCY": "3"})
 
     arguments = processes.worker_arguments(settings)
@@ -189,7 +189,7 @@ def test_a_worker_is_told_its_pool_and_its_size() -> None:
     assert arguments[arguments.index("-c") + 1] == "3"
 
 
-def test_no_process_is_given_a_secret_as_an_argument() -> None:
+def test_no_process_gets_a_secret_as_an_argument() -> None:
     settings = load(
         {
             "OVERNIGHT_REDIS_URL": "redis://:hidden@127.0.0.1:9",
@@ -207,7 +207,7 @@ def test_no_process_is_given_a_secret_as_an_argument() -> None:
     assert not [word for word in told if "hidden" in word]
 
 
-def test_an_api_port_in_use_is_told_without_a_traceback(taken_port: int) -> None:
+def test_an_api_port_in_use_is_reported_without_a_traceback(taken_port: int) -> None:
     refused = run(
         "api",
         OVERNIGHT_DATABASE_URL="postgresql://127.0.0.1:9/x",

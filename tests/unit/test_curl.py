@@ -63,7 +63,7 @@ CASES: list[tuple[list[str], Seen]] = [
 
 
 @pytest.mark.parametrize(("arguments", "expected"), CASES)
-def test_it_sends_what_curl_sends(
+def test_the_parser_sends_the_request_of_curl(
     server: tuple[str, list[Seen]], tmp_path: Path, arguments: list[str], expected: Seen
 ) -> None:
     url, seen = server
@@ -77,7 +77,7 @@ def test_it_sends_what_curl_sends(
     assert seen == [expected] * (1 if real is None else 2)
 
 
-def test_it_keeps_an_answer_and_tells_its_status(
+def test_the_parser_stores_the_response_and_its_status(
     server: tuple[str, list[Seen]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     url, _ = server
@@ -88,7 +88,7 @@ def test_it_keeps_an_answer_and_tells_its_status(
     assert (tmp_path / "kept").read_text() == '{"a":1}'
 
 
-def test_it_understands_every_command_of_the_tutorial() -> None:
+def test_the_parser_understands_every_command_of_the_tutorial() -> None:
     page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
     commands = [
         command

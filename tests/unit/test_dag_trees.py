@@ -48,7 +48,7 @@ def graph(*tasks: DagTaskState, **fields: Any) -> Dag:
     )
 
 
-def test_each_line_says_what_one_wants_to_know() -> None:
+def test_each_line_shows_state_duration_and_reason() -> None:
     dag = graph(
         task(1, "completed", run_seconds=62.4, attempts=2),
         task(2, "running", run_seconds=3.21, progress={"fraction": 0.4, "message": "page 4"}),
@@ -66,7 +66,7 @@ def test_each_line_says_what_one_wants_to_know() -> None:
     ]
 
 
-def test_nobody_elses_words_move_the_cursor() -> None:
+def test_control_characters_in_names_are_escaped() -> None:
     dag = graph(
         task(1, "running", name="a\x1b[2J", progress={"message": "b\x1b[2J"}), title="c\x1b[2J"
     )
@@ -91,5 +91,5 @@ def test_a_terminal_gets_the_same_lines_with_colours() -> None:
     ("seconds", "shown"),
     [(0, "0.0s"), (59.9, "59.9s"), (60, "1m00s"), (3599, "59m59s"), (3600, "1h00m")],
 )
-def test_a_duration_is_as_coarse_as_one_reads_it(seconds: float, shown: str) -> None:
+def test_a_duration_is_rounded_to_readable_units(seconds: float, shown: str) -> None:
     assert output.duration(seconds) == shown

@@ -37,13 +37,13 @@ def test_waits_and_shares_are_counted_for_each_user() -> None:
     assert (ada.slot_seconds, bob.slot_seconds, ada.slot_share) == (60, 40, 0.6)
 
 
-def test_who_gets_all_that_could_be_used_is_fully_served() -> None:
+def test_a_user_whose_whole_demand_runs_is_fully_served() -> None:
     found = receipts([TaskInterval("ada", 0, 0, 100), TaskInterval("bob", 0, 0, 50)], MANY, 0, 100)
 
     assert [receipt.service for receipt in found] == [1, 1]
 
 
-def test_who_waits_while_another_takes_every_slot_is_not_served() -> None:
+def test_a_user_who_waits_while_another_has_every_slot_is_not_served() -> None:
     hog = [TaskInterval("ada", 0, 0, 100) for _ in range(2)]
 
     found = receipts([*hog, TaskInterval("bob", 0, None, None)], MANY, 0, 100)
@@ -52,7 +52,7 @@ def test_who_waits_while_another_takes_every_slot_is_not_served() -> None:
     assert one(found, "bob").service == 0
 
 
-def test_an_even_hand_is_even_whatever_is_asked_for() -> None:
+def test_even_shares_are_fair_at_any_demand() -> None:
     """Ada asks for ten times as much; each gets one of two slots."""
     crowd = [TaskInterval("ada", 0, None, None) for _ in range(20)]
     runs = [
@@ -82,7 +82,7 @@ def test_demand_is_limited_by_locks_and_plan() -> None:
     assert {receipt.user: receipt.service for receipt in found} == {"ada": 1, "bob": 1, "cyd": 1}
 
 
-def test_nothing_is_owed_for_work_that_does_not_wait_for_its_turn() -> None:
+def test_tasks_that_cannot_start_count_as_no_demand() -> None:
     paused = [TaskInterval("bob", 0, None, None, is_owed=False), TaskInterval("bob", 0, 0, 100)]
     hog = [TaskInterval("ada", 0, 0, 100) for _ in range(3)]
 
@@ -91,7 +91,7 @@ def test_nothing_is_owed_for_work_that_does_not_wait_for_its_turn() -> None:
     assert (bob.service, bob.waiting, bob.longest_wait) == (1, 1, 100)
 
 
-def test_what_several_locks_would_let_through_is_owed_only_as_far_as_it_ran() -> None:
+def test_demand_under_several_locks_counts_only_as_far_as_it_ran() -> None:
     """Ada's paths may or may not exclude each other: one slot is surely hers, and what she had."""
     nested = [TaskInterval("ada", 0, None, None, locks=(f"path:src/{n}",)) for n in range(5)]
     others = [TaskInterval("bob", 0, 0, 100) for _ in range(4)]
@@ -107,7 +107,7 @@ def test_what_several_locks_would_let_through_is_owed_only_as_far_as_it_ran() ->
     assert served(TaskInterval("ada", 0, 0, 100, locks=("red",))) == {"ada": 1, "bob": 1}
 
 
-def test_what_passed_between_two_looks_is_not_judged() -> None:
+def test_changes_between_two_samples_are_not_counted() -> None:
     [found] = receipts([TaskInterval("ada", 5, 5, 5.001)], MANY, 0, 86_400)
 
     assert found.service is None
@@ -115,7 +115,7 @@ def test_what_passed_between_two_looks_is_not_judged() -> None:
 
 
 @pytest.mark.parametrize(("values", "index"), [([], None), ([0, 0], 1), ([3], 1), ([1, 3], 0.8)])
-def test_jains_index(values: list[float], index: float | None) -> None:
+def test_jains_index_of_known_shares(values: list[float], index: float | None) -> None:
     assert jain(values) == index
 
 

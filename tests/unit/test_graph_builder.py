@@ -108,7 +108,7 @@ def test_a_task_of_another_graph_cannot_be_waited_for() -> None:
 
 
 @pytest.mark.parametrize("after", ["a", ["a"], [None]])
-def test_only_what_a_task_returned_can_be_waited_for(after: Any) -> None:
+def test_only_a_task_of_the_builder_can_be_waited_for(after: Any) -> None:
     graph = dag("one")
     graph.task("a")
 

@@ -31,13 +31,15 @@ DONE = TaskEnd(COMPLETED)
         (Condition.FAILURE, {DEAD}),
     ],
 )
-def test_an_edge_is_met_by_the_end_it_wants(condition: Condition, wanted: set[State]) -> None:
+def test_an_edge_is_met_by_a_state_of_its_condition(
+    condition: Condition, wanted: set[State]
+) -> None:
     assert {one for one in FINAL if is_met(condition, OnUnmet.CANCEL, one)} == wanted
     assert all(is_met(condition, OnUnmet.CONTINUE, one) for one in FINAL)
 
 
 @pytest.mark.parametrize("parent", sorted(OPEN))
-def test_nothing_is_met_by_a_parent_that_has_not_ended(parent: State) -> None:
+def test_a_parent_that_has_not_ended_meets_no_edge(parent: State) -> None:
     assert not any(is_met(one, policy, parent) for one in Condition for policy in OnUnmet)
 
 
@@ -52,9 +54,7 @@ def test_nothing_is_met_by_a_parent_that_has_not_ended(parent: State) -> None:
         (TaskEnd(CANCELLED, "not_needed"), CancelReason.NOT_NEEDED),
     ],
 )
-def test_consequences_keep_the_name_of_what_began_them(
-    parent: TaskEnd, reason: CancelReason
-) -> None:
+def test_the_cancel_reason_follows_from_the_parent(parent: TaskEnd, reason: CancelReason) -> None:
     assert cancel_reason(parent) is reason
 
 
@@ -114,18 +114,20 @@ def test_one_unmet_edge_cancels_the_child_whatever_the_others_are() -> None:
         ([TaskEnd(DEAD), STOPPED], GraphStatus.FAILED),
     ],
 )
-def test_a_graph_is_what_its_tasks_make_it(tasks: list[TaskEnd], outcome: GraphStatus) -> None:
+def test_the_status_of_a_graph_follows_from_its_tasks(
+    tasks: list[TaskEnd], outcome: GraphStatus
+) -> None:
     assert status(tasks) is outcome
 
 
-def test_after_a_task_comes_everything_it_leads_to() -> None:
+def test_descendants_are_all_tasks_reachable_from_a_task() -> None:
     edges = [(0, 1), (1, 3), (0, 2), (2, 3), (3, 4), (5, 4)]
 
     assert descendants(1, edges) == {3, 4}
     assert descendants(4, edges) == set()
 
 
-def test_a_fork_runs_what_comes_after_and_what_that_still_lacks() -> None:
+def test_a_fork_runs_descendants_and_their_missing_parents() -> None:
     edges = [(0, 1), (1, 2), (3, 2), (4, 3), (0, 5)]
     states = {0: COMPLETED, 1: COMPLETED, 2: CANCELLED, 3: CANCELLED, 4: COMPLETED, 5: DEAD}
 

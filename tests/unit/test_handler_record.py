@@ -9,7 +9,7 @@ from tests.support.recorded_actions import RecordedAction
 PID = 7
 
 
-def test_a_run_that_ended_says_how_long_it_worked_and_how_it_ended() -> None:
+def test_an_ended_run_is_recorded_with_duration_and_result() -> None:
     task = new_task_id()
 
     truth = HandlerRecord.of([_line("start", task, at=2.0), _line("end", task, at=2.5, ok=True)])
@@ -17,7 +17,7 @@ def test_a_run_that_ended_says_how_long_it_worked_and_how_it_ended() -> None:
     assert truth.recorded_actions() == [RecordedAction(task, 1, "seal", seconds=0.5, ok=True)]
 
 
-def test_a_run_that_was_killed_says_that_it_began() -> None:
+def test_a_killed_run_is_recorded_as_started() -> None:
     task = new_task_id()
 
     assert HandlerRecord.of([_line("start", task)]).recorded_actions() == [
@@ -25,7 +25,7 @@ def test_a_run_that_was_killed_says_that_it_began() -> None:
     ]
 
 
-def test_a_run_that_began_twice_is_there_twice() -> None:
+def test_a_run_that_started_twice_is_recorded_twice() -> None:
     task = new_task_id()
 
     truth = HandlerRecord.of(
@@ -35,7 +35,7 @@ def test_a_run_that_began_twice_is_there_twice() -> None:
     assert [deed.epoch for deed in truth.recorded_actions()] == [1, 1]
 
 
-def test_an_end_that_nobody_began_is_no_good_end() -> None:
+def test_an_end_without_a_start_is_not_a_success() -> None:
     task = new_task_id()
 
     assert HandlerRecord.of([_line("end", task, ok=True)]).recorded_actions() == [

@@ -47,7 +47,7 @@ def test_an_id_is_written_as_a_prefixed_ulid(number: UUID, text: str) -> None:
 
 
 @given(UUIDS)
-def test_small_letters_name_the_same_task(number: UUID) -> None:
+def test_an_id_in_lower_case_is_the_same_task(number: UUID) -> None:
     assert parse_task(show_task(number).lower()) == number
 
 
@@ -57,7 +57,7 @@ def test_texts_sort_as_their_ids_do(one: UUID, other: UUID) -> None:
 
 
 @given(st.text(CROCKFORD + "ß\u017f", min_size=24, max_size=25) | st.text())
-def test_only_the_shown_text_is_read_whatever_its_case(body: str) -> None:
+def test_only_the_printed_form_of_an_id_is_read_in_any_case(body: str) -> None:
     text = f"task_0{body}"
     try:
         task = parse_task(text)
@@ -68,14 +68,14 @@ def test_only_the_shown_text_is_read_whatever_its_case(body: str) -> None:
 
 
 @pytest.mark.parametrize("make", [new_task_id, new_dag_id])
-def test_a_new_id_carries_its_moment(make: Callable[[], UUID]) -> None:
+def test_a_new_id_contains_its_creation_time(make: Callable[[], UUID]) -> None:
     moment = ULID.from_uuid(make()).datetime
 
     assert abs(datetime.now(UTC) - moment) < timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("make", [new_task_id, new_dag_id])
-def test_no_two_ids_are_alike(make: Callable[[], UUID]) -> None:
+def test_generated_ids_are_unique(make: Callable[[], UUID]) -> None:
     assert len({make() for _ in range(1000)}) == 1000
 
 
@@ -104,7 +104,7 @@ def test_no_two_ids_are_alike(make: Callable[[], UUID]) -> None:
         "task_00000000000000000000000001",
     ],
 )
-def test_what_is_no_ulid_is_refused(body: str) -> None:
+def test_a_text_that_is_not_a_ulid_is_refused(body: str) -> None:
     with pytest.raises(MalformedId, match="is not a ULID after 'task_'"):
         parse_task(f"task_{body}")
     with pytest.raises(MalformedId, match="is not a ULID after 'dag_'"):

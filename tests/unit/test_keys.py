@@ -16,7 +16,7 @@ def test_a_new_key_has_the_documented_shape() -> None:
     assert re.fullmatch(r"overnight_live_[0-9A-Za-z]{12}_[0-9A-Za-z]{43}_[0-9A-Za-z]{6}", new_key())
 
 
-def test_no_two_keys_are_alike() -> None:
+def test_generated_keys_are_unique() -> None:
     keys = {new_key() for _ in range(200)}
 
     assert len(keys) == 200
@@ -56,13 +56,13 @@ def test_one_wrong_character_anywhere_is_noticed(place: int) -> None:
         pytest.param(new_key().replace("_", "__"), id="doubled underscores"),
     ],
 )
-def test_a_text_that_is_no_key_is_refused_without_asking_the_database(text: str) -> None:
+def test_a_malformed_key_is_refused_without_the_database(text: str) -> None:
     unreachable = Db.connect("postgresql://nobody@127.0.0.1:1/nowhere")
 
     assert authenticate(unreachable, text) is None
 
 
-def test_scopes_say_what_a_caller_may() -> None:
+def test_scopes_decide_what_a_caller_may_do() -> None:
     reader = Caller(NOBODY, "k", ("tasks:read",))
 
     assert reader.may("tasks:read")

@@ -144,7 +144,7 @@ def test_every_state_has_a_status_and_every_status_a_state() -> None:
         ("queued", {"created", "pending", "ready", "retrying"}),
     ],
 )
-def test_an_alias_means_what_its_document_meant(alias: str, states: set[str]) -> None:
+def test_an_alias_stands_for_the_states_of_its_document(alias: str, states: set[str]) -> None:
     assert states_of(alias) == states
 
 

@@ -20,7 +20,7 @@ from overnight_server.domain.locks import LockScope, are_in_conflict, covers, ke
         (["Path:src/", "paths"], ("Path:src/", "paths")),
     ],
 )
-def test_keys_are_spelt_one_way(given: list[str], stored: tuple[str, ...]) -> None:
+def test_keys_are_normalized(given: list[str], stored: tuple[str, ...]) -> None:
     assert normalised(given) == stored
     assert normalised(stored) == stored
 
@@ -28,7 +28,7 @@ def test_keys_are_spelt_one_way(given: list[str], stored: tuple[str, ...]) -> No
 @pytest.mark.parametrize(
     "given", [[""], ["x" * 256], ["path:"], ["path:src/../secret"], [f"key {n}" for n in range(21)]]
 )
-def test_a_key_that_cannot_be_kept_is_refused(given: list[str]) -> None:
+def test_an_invalid_key_is_refused(given: list[str]) -> None:
     with pytest.raises(InvalidRequest, match=r"locks: .*; legal: "):
         normalised(given)
 
@@ -50,12 +50,12 @@ def test_a_key_that_cannot_be_kept_is_refused(given: list[str]) -> None:
         ([], ["repo:a"], False),
     ],
 )
-def test_two_sets_of_keys_meet_or_do_not(one: list[str], two: list[str], *, meet: bool) -> None:
+def test_two_sets_of_keys_conflict_or_do_not(one: list[str], two: list[str], *, meet: bool) -> None:
     assert are_in_conflict(one, two) is meet
     assert are_in_conflict(two, one) is meet
 
 
-def test_a_key_covers_itself_and_a_path_what_is_below() -> None:
+def test_a_key_covers_itself_and_a_path_covers_paths_below_it() -> None:
     assert covers("repo:a", "repo:a")
     assert covers("path:src", "path:src/a")
     assert not covers("path:src/a", "path:src")
@@ -73,7 +73,7 @@ def test_a_key_covers_itself_and_a_path_what_is_below() -> None:
         (("repo:a",), "site", "user", ("repo:a", "user")),
     ],
 )
-def test_what_a_task_locks_follows_from_what_it_says_and_from_the_scope(
+def test_the_lock_keys_of_a_task_follow_from_its_fields_and_the_scope(
     declared: tuple[str, ...],
     project: str | None,
     scope: LockScope,

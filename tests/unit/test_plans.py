@@ -17,7 +17,7 @@ from overnight_server.domain.plans import PLAN_LIMITS, PlanLimits
         ("enterprise", 50, 480, None),
     ],
 )
-def test_a_plan_allows_what_is_sold(
+def test_each_plan_has_its_documented_limits(
     tier: str, at_once: int, minutes: int, hours: int | None
 ) -> None:
     assert PLAN_LIMITS[PlanTier(tier)] == PlanLimits(

@@ -165,7 +165,7 @@ def test_the_stored_order_is_that_of_any_later_moment(
     assert keys[0] - keys[1] == pytest.approx(urgencies[0] - urgencies[1], abs=1e-4)
 
 
-def test_faster_ageing_goes_earlier_but_not_forever() -> None:
+def test_faster_ageing_moves_a_task_forward_within_a_limit() -> None:
     rates = (0.0, 0.1, 0.5, 2.0)
     keys = [sort_key(50, boost_per_minute=rate, made_at=NOW, now=NOW) for rate in rates]
     much_later = sort_key(50, boost_per_minute=2.0, made_at=NOW + timedelta(days=90), now=NOW)
@@ -175,7 +175,7 @@ def test_faster_ageing_goes_earlier_but_not_forever() -> None:
 
 
 @given(TASKS, st.integers(0, 9), st.integers(0, 10_000))
-def test_nothing_overtakes_the_critical(
+def test_nothing_overtakes_a_critical_task(
     other: tuple[int, int, float], critical: int, made: int
 ) -> None:
     stored, made_before, weight = max(other, (CRITICAL_BELOW, *other[1:]))

@@ -29,7 +29,7 @@ POLICIES = st.builds(
         (Strategy.IMMEDIATE, [0, 0, 0, 0]),
     ],
 )
-def test_the_wait_grows_as_its_strategy_says(strategy: Strategy, waits: list[float]) -> None:
+def test_the_wait_grows_by_its_strategy(strategy: Strategy, waits: list[float]) -> None:
     policy = RetryRules(strategy, jitter=False)
 
     grown = [delay_seconds(policy, made, 0.5) for made in range(1, len(waits) + 1)]
@@ -46,9 +46,7 @@ def test_the_wait_grows_as_its_strategy_says(strategy: Strategy, waits: list[flo
         (Strategy.IMMEDIATE, [0, 0, 0]),
     ],
 )
-def test_the_wait_grows_from_what_the_owner_asked_for(
-    strategy: Strategy, waits: list[float]
-) -> None:
+def test_the_wait_grows_from_the_requested_base(strategy: Strategy, waits: list[float]) -> None:
     policy = RetryRules(strategy, initial_delay_sec=2, backoff_multiplier=3, jitter=False)
 
     assert [delay_seconds(policy, made, 0.0) for made in (1, 2, 3)] == waits
@@ -59,7 +57,7 @@ def test_jitter_spreads_from_half_to_one_and_a_half(chance: float, wait: float) 
     assert delay_seconds(RetryRules(), 1, chance) == wait
 
 
-def test_without_jitter_chance_changes_nothing() -> None:
+def test_without_jitter_the_wait_is_not_random() -> None:
     policy = RetryRules(jitter=False)
 
     assert delay_seconds(policy, 2, 0.0) == delay_seconds(policy, 2, 0.999)
@@ -89,7 +87,7 @@ def test_a_further_attempt_never_waits_less(policy: RetryRules, chance: float) -
 
 
 @given(st.floats(min_value=0, max_value=0.99))
-def test_more_chance_never_waits_less(chance: float) -> None:
+def test_a_larger_random_number_never_shortens_the_wait(chance: float) -> None:
     policy = RetryRules()
 
     assert delay_seconds(policy, 1, chance) <= delay_seconds(policy, 1, chance + 0.005)
@@ -119,11 +117,11 @@ def test_a_thousand_attempts_do_not_overflow() -> None:
         (["error", "auth_failure"], False),
     ],
 )
-def test_the_deployment_policy_retries_what_may_pass(classes: list[str], *, wanted: bool) -> None:
+def test_the_default_policy_retries_transient_failures(classes: list[str], *, wanted: bool) -> None:
     assert RetryRules().wants(*classes) is wanted
 
 
-def test_a_refusal_outranks_a_wish() -> None:
+def test_no_retry_on_overrides_retry_on() -> None:
     policy = RetryRules(retry_on=("error", "KeyError"), no_retry_on=("KeyError",))
 
     assert policy.wants("error", "ValueError")

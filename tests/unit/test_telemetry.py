@@ -100,7 +100,7 @@ def test_an_event_is_written_exactly_as_documented(
         (HTTPStatus.OK, "200"),
     ],
 )
-def test_a_value_is_quoted_only_where_it_must_be(speak: Speak, value: object, written: str) -> None:
+def test_a_value_is_quoted_only_if_necessary(speak: Speak, value: object, written: str) -> None:
     lines = speak()
 
     emit(LogEvent.SUBMIT_REJECTED, reason=value)

@@ -280,13 +280,13 @@ CHANCES = st.floats(min_value=0, max_value=1, exclude_max=True)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_judged_by_how_it_ended(case: str) -> None:
+def test_each_result_has_its_verdict(case: str) -> None:
     standing, result, verdict = CASES[case]
 
     assert judge(standing, result, 0.5) == verdict
 
 
-def test_the_cases_leave_no_way_of_ending_out() -> None:
+def test_the_cases_include_every_result() -> None:
     assert {type(result) for _, result, _ in CASES.values()} == set(get_args(Result))
 
 
@@ -310,7 +310,7 @@ def test_a_spent_attempt_is_retried_only_within_the_limit(
 
 
 @given(STANDINGS, RESULTS, CHANCES)
-def test_what_was_our_fault_is_never_billed(
+def test_results_that_are_the_services_fault_are_never_billed(
     standing: TaskHistory, result: Result, chance: float
 ) -> None:
     ours = isinstance(result, Lost | Interrupted | Expired)
@@ -337,7 +337,9 @@ def test_a_poisoned_task_is_always_dead_lettered(
 
 
 @given(STANDINGS, RESULTS, CHANCES)
-def test_every_burial_gives_a_reason(standing: TaskHistory, result: Result, chance: float) -> None:
+def test_every_dead_letter_has_a_reason(
+    standing: TaskHistory, result: Result, chance: float
+) -> None:
     verdict = judge(standing, result, chance)
 
     assert verdict.event is not LifecycleEvent.DEAD_LETTER or (verdict.reason and verdict.message)
@@ -353,7 +355,7 @@ def test_the_first_crash_is_retried_at_once(result: Result) -> None:
 
 @pytest.mark.parametrize("result", [Died(), Lost()])
 @pytest.mark.parametrize("earlier", ["crash", "worker_lost"])
-def test_a_second_crash_waits_as_the_policy_says(result: Result, earlier: str) -> None:
+def test_a_second_crash_waits_by_the_policy(result: Result, earlier: str) -> None:
     again = replace(FIRST_OF_THREE, attempts=1, failures=[FailedRun("a", earlier)])
 
     verdict = judge(again, result, 0.5)
@@ -370,7 +372,7 @@ def test_the_wait_grows_with_the_attempts_made() -> None:
     assert waits == [10, 20, 40, 80]
 
 
-def test_chance_spreads_the_wait() -> None:
+def test_jitter_spreads_the_wait() -> None:
     spread = replace(FIRST_OF_THREE, retry=RetryRules(Strategy.FIXED))
 
     waits = [judge(spread, RAISED, chance).wait_seconds for chance in (0.0, 0.5)]
@@ -418,13 +420,13 @@ def failures(*told: str) -> list[FailedRun]:
         ([], 0, False),
     ],
 )
-def test_poison_needs_guilty_runs_on_several_workers(
+def test_poison_needs_crashes_on_several_workers(
     told: list[str], attempts: int, *, poison: bool
 ) -> None:
     assert is_poison(failures(*told), attempts) is poison
 
 
-def test_a_second_suicide_on_another_worker_ends_the_task_early() -> None:
+def test_a_second_crash_on_another_worker_dead_letters_the_task() -> None:
     standing = replace(FIRST_OF_THREE, attempts=1, agent="b", failures=failures("a crash"))
 
     verdict = judge(standing, Died(), 0.5)
@@ -434,7 +436,7 @@ def test_a_second_suicide_on_another_worker_ends_the_task_early() -> None:
     assert verdict.reason == "crash"
 
 
-def test_a_second_suicide_on_the_same_worker_is_tried_elsewhere() -> None:
+def test_a_second_crash_on_the_same_worker_is_retried() -> None:
     standing = replace(FIRST_OF_THREE, attempts=1, agent="a", failures=failures("a crash"))
 
     verdict = judge(standing, Died(), 0.5)
@@ -473,7 +475,7 @@ def test_poison_ends_a_task_that_has_attempts_left() -> None:
     assert judge(standing, RAISED, 0.5).event is LifecycleEvent.DEAD_LETTER
 
 
-def test_one_flaky_worker_does_not_condemn_a_task() -> None:
+def test_failures_on_one_worker_do_not_make_a_task_poison() -> None:
     standing = TaskHistory(
         4, max_attempts=10, retry=PLAIN, agent="a", failures=failures(*["a failed"] * 4)
     )

@@ -59,7 +59,7 @@ def test_a_task_is_claimed_run_and_completed_over_http(agent: PullAgent) -> None
     assert attempt["agent"] == agent.id
 
 
-def test_starting_twice_is_starting_once(agent: PullAgent) -> None:
+def test_a_repeated_start_starts_once(agent: PullAgent) -> None:
     work = agent.begin()
     began = row(agent, work)["started_at"]
 
@@ -80,7 +80,7 @@ def test_a_claim_must_be_started_before_it_can_end(agent: PullAgent, what: str) 
 @pytest.mark.parametrize(
     "what", ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend"]
 )
-def test_only_the_claims_own_token_is_accepted(agent: PullAgent, what: str) -> None:
+def test_a_run_route_accepts_only_the_token_of_its_claim(agent: PullAgent, what: str) -> None:
     agent.api_user.created()
     work, other = agent.begin(), agent.begin()
     bodies: dict[str, dict[str, Any]] = {
@@ -116,7 +116,7 @@ def test_a_run_that_lost_its_claim_changes_nothing(agent: PullAgent, what: str) 
     assert agent.report(again, "complete", output=2).status_code == 200
 
 
-def test_a_late_result_is_kept_aside(agent: PullAgent) -> None:
+def test_a_late_result_is_stored_apart(agent: PullAgent) -> None:
     work = agent.begin()
     agent.api_user.deployment.move_clock(OVER)
     reap(agent.api_user.deployment.dispatcher)
@@ -127,7 +127,7 @@ def test_a_late_result_is_kept_aside(agent: PullAgent) -> None:
     assert (kept["agent"], kept["result"]["output"]) == (agent.id, "late")
 
 
-def test_of_each_claim_one_late_result_is_kept(agent: PullAgent) -> None:
+def test_one_late_result_per_claim_is_stored(agent: PullAgent) -> None:
     for attempt in (1, 2):
         work = agent.begin()
         agent.api_user.deployment.move_clock(OVER)
@@ -141,7 +141,7 @@ def test_of_each_claim_one_late_result_is_kept(agent: PullAgent) -> None:
     assert [(one["epoch"], one["result"]["output"]) for one in kept] == [(1, [1, 0]), (2, [2, 0])]
 
 
-def test_a_completion_that_is_sent_again_is_no_error(agent: PullAgent) -> None:
+def test_a_repeated_completion_succeeds(agent: PullAgent) -> None:
     work = agent.begin()
 
     first = agent.report(work, "complete", output=1)
@@ -153,7 +153,7 @@ def test_a_completion_that_is_sent_again_is_no_error(agent: PullAgent) -> None:
     assert row(agent, work)["output"] == 1
 
 
-def test_failing_follows_the_policy_or_the_report(agent: PullAgent) -> None:
+def test_a_failure_follows_the_policy_or_the_report(agent: PullAgent) -> None:
     work = agent.begin()
 
     assert agent.report(work, "fail", error="boom", retry_after=30).status_code == 200
@@ -175,7 +175,7 @@ def test_a_rate_limit_spends_no_attempt(agent: PullAgent) -> None:
     assert (waiting["state"], waiting["attempts"]) == ("retrying", 0)
 
 
-def test_completing_as_failed_is_failing(agent: PullAgent) -> None:
+def test_a_completion_with_the_state_failed_is_a_failure(agent: PullAgent) -> None:
     work = agent.begin()
 
     agent.report(work, "complete", status="failed", error="no luck")
@@ -221,7 +221,7 @@ def test_a_pull_agents_heartbeat_reports_a_used_up_budget(api_user: ApiUser) -> 
     assert row(agent, work)["awaits_budget"] == "task"
 
 
-def test_beats_and_extensions_move_the_end_of_the_lease(agent: PullAgent) -> None:
+def test_heartbeats_and_extensions_extend_the_lease(agent: PullAgent) -> None:
     work = agent.begin()
     for _ in range(3):
         agent.api_user.deployment.move_clock(timedelta(seconds=80))
@@ -234,7 +234,7 @@ def test_beats_and_extensions_move_the_end_of_the_lease(agent: PullAgent) -> Non
     assert agent.report(work, "complete").status_code == 200
 
 
-def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: PullAgent) -> None:
+def test_a_run_spawns_waits_and_reads_the_outputs(agent: PullAgent) -> None:
     work = agent.begin()
 
     child = agent.report(work, "spawn", task={"title": "part", "type": "echo"}, key="part")
@@ -257,7 +257,7 @@ def test_a_run_spawns_waits_and_reads_what_came_of_it(agent: PullAgent) -> None:
     assert (seen["key"], seen["state"], seen["output"]) == ("part", "completed", "made")
 
 
-def test_a_run_keeps_artifacts(agent: PullAgent) -> None:
+def test_a_run_stores_artifacts(agent: PullAgent) -> None:
     work = agent.begin()
     content = base64.b64encode(b"\x00\x01").decode()
 
@@ -280,7 +280,7 @@ def test_a_wrong_report_names_its_field(agent: PullAgent) -> None:
     assert row(agent, work)["state"] == "running"
 
 
-def test_what_progress_says_under_a_secret_name_is_not_shown(agent: PullAgent) -> None:
+def test_progress_fields_with_secret_names_are_masked(agent: PullAgent) -> None:
     work = agent.begin()
     progress = {"step": 1, "login": [{"password": "hunter2"}]}
 
@@ -304,7 +304,7 @@ def read_by_another(agent: PullAgent, kind: str, content: str) -> str:
     return reference
 
 
-def test_a_task_that_reads_bytes_is_given_them_in_base_64(agent: PullAgent) -> None:
+def test_a_task_that_reads_bytes_gets_them_in_base64(agent: PullAgent) -> None:
     content = base64.b64encode(b"\x89PNG\xff").decode()
     reference = read_by_another(agent, "bytes", content)
 
@@ -328,9 +328,7 @@ def test_a_task_that_reads_bytes_is_given_them_in_base_64(agent: PullAgent) -> N
         "\ufeff{}",
     ],
 )
-def test_json_that_its_readers_could_not_be_given_is_not_kept(
-    agent: PullAgent, content: str
-) -> None:
+def test_json_that_cannot_be_returned_is_refused(agent: PullAgent, content: str) -> None:
     work = agent.begin()
 
     answer = agent.report(work, "artifacts", name="a", kind="json", content=content)
@@ -343,7 +341,7 @@ def test_json_that_its_readers_could_not_be_given_is_not_kept(
 @pytest.mark.parametrize(
     "content", [b'"\\ud800"', b"[" * 480 + b"]" * 480, b"[" * 9000 + b"]" * 9000, b"{"]
 )
-def test_a_task_that_cannot_be_told_fails_and_the_next_is_claimed(
+def test_a_task_that_cannot_be_serialized_fails_and_the_next_is_claimed(
     agent: PullAgent, content: bytes
 ) -> None:
     read_by_another(agent, "json", "[]")

@@ -63,7 +63,7 @@ def test_a_submit_whose_confirmation_was_lost_can_be_repeated(
     assert [row["id"] for row in deployment.rows("SELECT id FROM tasks")] == [again.task_id]
 
 
-def test_a_start_whose_confirmation_was_lost_is_given_back_and_costs_nothing(
+def test_a_start_whose_confirmation_was_lost_is_released_and_costs_nothing(
     deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: ProxyLink
 ) -> None:
     task_id = deployment.task(user)
@@ -96,7 +96,7 @@ def test_a_result_whose_confirmation_was_lost_is_recorded_once(
     assert deployment.one("SELECT count(*) AS n FROM usage_ledger")["n"] == 1
 
 
-def test_a_claim_of_an_idle_listener_whose_confirmation_was_lost_is_given_back(
+def test_a_claim_of_an_idle_listener_whose_confirmation_was_lost_is_released(
     deployment: Deployment, user: UserId, worker: resources.WorkerResources, link: ProxyLink
 ) -> None:
     deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('echo', 0.001)")

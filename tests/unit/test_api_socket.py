@@ -5,7 +5,7 @@ import socket
 from overnight_server.cli.commands.processes import _listen
 
 
-def test_answers_are_sent_without_waiting_for_word_of_their_beginning() -> None:
+def test_served_connections_have_tcp_nodelay() -> None:
     with (
         _listen("127.0.0.1", 0) as listener,
         socket.create_connection(listener.getsockname()),

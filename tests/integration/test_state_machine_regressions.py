@@ -14,7 +14,7 @@ LIVENESS = timedelta(seconds=15)
 GRACE = timedelta(seconds=10)
 
 
-def test_a_run_lost_long_ago_is_the_reapers_and_not_overdue(deployment: Deployment) -> None:
+def test_a_run_lost_long_ago_is_reaped_and_not_ended_as_overdue(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user, timeout_seconds=600)
@@ -30,7 +30,7 @@ def test_a_run_lost_long_ago_is_the_reapers_and_not_overdue(deployment: Deployme
     assert deployment.lane(user)["used_seconds"] == 0
 
 
-def test_a_worker_that_leaves_no_longer_holds_its_pool_back(deployment: Deployment) -> None:
+def test_a_worker_that_left_no_longer_limits_its_pool(deployment: Deployment) -> None:
     deployment.agent(agent_id="able", capabilities=["gpu"])
     deployment.agent(agent_id="unable")
     task_id = deployment.task(deployment.user(), required_capabilities=["gpu"])

@@ -36,7 +36,7 @@ def plant(deployment: Deployment, run: Run) -> TaskId:
 
 
 @pytest.mark.parametrize("over", ["before", "after"])
-def test_a_suspended_task_that_has_spent_all_it_may_asks_before_it_goes_on(
+def test_a_suspended_task_at_its_cost_limit_waits_for_approval(
     deployment: Deployment, user: UserId, over: str
 ) -> None:
     run = deployment.running(user, max_cost_usd=1.0)
@@ -99,7 +99,7 @@ def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
     assert_invariants(deployment)
 
 
-def test_a_suspended_task_says_that_it_waits_for_its_children(
+def test_a_suspended_task_is_shown_as_waiting_for_its_subtasks(
     deployment: Deployment, run: Run
 ) -> None:
     task = run.claim.task_id
@@ -114,6 +114,6 @@ def test_a_suspended_task_says_that_it_waits_for_its_children(
 
     assert (shown.state, shown.wait_reason, listed.wait_reason) == ("pending", *["children"] * 2)
     assert [one.wait_reason for one in drawn.tasks] == ["children", None]
-    assert state_text(Task.model_validate(shown)) == "pending (waits for its children)"
+    assert state_text(Task.model_validate(shown)) == "pending (waits for its subtasks)"
     end(deployment, child, Returned())
     assert get_task(deployment.app, run.user_id, task).wait_reason is None

@@ -6,7 +6,7 @@ from tests.support.deployment import Deployment
 from tests.support.graphs import begin, graph
 
 
-def test_a_parent_counted_twice_does_not_stand_for_another(deployment: Deployment) -> None:
+def test_a_parent_counted_twice_does_not_meet_another_edge(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     first, _, child = graph(deployment, user, 3, [(0, 2), (1, 2)])

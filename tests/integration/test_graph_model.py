@@ -78,7 +78,7 @@ def stories(draw: st.DrawFn) -> Story:
 
 @settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(story=stories())
-def test_every_graph_ends_as_the_model_says(deployment: Deployment, story: Story) -> None:
+def test_every_graph_ends_as_the_model_predicts(deployment: Deployment, story: Story) -> None:
     user = deployment.user(max_concurrent_agents=20)
     deployment.agent()
     tasks = _submitted(deployment, user, story)

@@ -35,7 +35,7 @@ def sound(deployment: Deployment) -> None:
     assert not found, describe_violations(found)
 
 
-def test_a_later_edge_holds_its_child_back(deployment: Deployment, user: UserId) -> None:
+def test_an_added_edge_makes_its_child_wait(deployment: Deployment, user: UserId) -> None:
     root, left, right = graph(deployment, user, 3, [(0, 1), (0, 2)])
 
     add(deployment.app, user, (left, right))
@@ -50,7 +50,9 @@ def test_a_later_edge_holds_its_child_back(deployment: Deployment, user: UserId)
     sound(deployment)
 
 
-def test_a_parent_that_has_completed_counts_at_once(deployment: Deployment, user: UserId) -> None:
+def test_an_added_edge_from_a_completed_parent_is_met_at_once(
+    deployment: Deployment, user: UserId
+) -> None:
     root, _, child = graph(deployment, user, 3, [(1, 2)])
     [run] = begin(deployment, root)
     deployment.settle(run, Returned())
@@ -61,7 +63,7 @@ def test_a_parent_that_has_completed_counts_at_once(deployment: Deployment, user
     sound(deployment)
 
 
-def test_the_same_edge_again_changes_nothing(deployment: Deployment, user: UserId) -> None:
+def test_adding_the_same_edge_twice_changes_nothing(deployment: Deployment, user: UserId) -> None:
     root, child = graph(deployment, user, 2, [(0, 1)])
 
     add(deployment.app, user, (root, child))
@@ -69,7 +71,7 @@ def test_the_same_edge_again_changes_nothing(deployment: Deployment, user: UserI
     assert deployment.row(child)["unmet"] == 1
 
 
-def test_a_circle_is_refused_and_its_tasks_are_listed(deployment: Deployment, user: UserId) -> None:
+def test_a_cycle_is_refused_and_its_tasks_are_listed(deployment: Deployment, user: UserId) -> None:
     _, b, c = graph(deployment, user, 3, [(0, 1), (1, 2)])
 
     with pytest.raises(InvalidRequest, match="circular dependency: task 2 → task 1 → task 2"):
@@ -78,7 +80,7 @@ def test_a_circle_is_refused_and_its_tasks_are_listed(deployment: Deployment, us
     assert len(deployment.rows("SELECT * FROM task_edges")) == 2
 
 
-def test_a_circle_within_one_request_is_refused_whole(deployment: Deployment, user: UserId) -> None:
+def test_a_cycle_within_one_request_is_refused_whole(deployment: Deployment, user: UserId) -> None:
     _, b, c = graph(deployment, user, 3, [(0, 1), (0, 2)])
 
     with pytest.raises(InvalidRequest, match="circular"):
@@ -88,7 +90,7 @@ def test_a_circle_within_one_request_is_refused_whole(deployment: Deployment, us
     sound(deployment)
 
 
-def test_two_edges_added_at_once_cannot_close_a_circle(
+def test_two_edges_added_at_once_cannot_close_a_cycle(
     deployment: Deployment, user: UserId, connect: Callable[..., Db]
 ) -> None:
     _, b, c = graph(deployment, user, 3, [(0, 1), (0, 2)])
@@ -104,7 +106,7 @@ def test_two_edges_added_at_once_cannot_close_a_circle(
 
 
 @pytest.mark.parametrize("first", ["edge", "parent"])
-def test_an_edge_added_while_its_parent_completes_is_neither_lost_nor_stuck(
+def test_an_edge_added_while_its_parent_completes_is_met(
     deployment: Deployment, user: UserId, connect: Callable[..., Db], first: str
 ) -> None:
     parent, other, child = graph(deployment, user, 3, [(1, 2)])

@@ -79,7 +79,7 @@ def planned(**fields: Any) -> dict[str, Any]:
     }
 
 
-def test_a_forecast_shows_the_band_and_what_it_rests_on(service: Service) -> None:
+def test_a_forecast_shows_median_bound_and_basis(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}/forecast", (200, foretold()))
 
     shown = run("forecast", ALPHA)
@@ -91,7 +91,7 @@ def test_a_forecast_shows_the_band_and_what_it_rests_on(service: Service) -> Non
     assert "Note: no run of type echo was seen yet." in shown.stderr
 
 
-def test_a_forecast_without_a_task_lists_what_comes_next(service: Service) -> None:
+def test_a_forecast_without_a_task_lists_the_next_tasks(service: Service) -> None:
     service.on("GET /api/v1/tasks/forecast", (200, [foretold(), foretold(notes=[])]))
 
     listed = run("forecast")
@@ -101,7 +101,7 @@ def test_a_forecast_without_a_task_lists_what_comes_next(service: Service) -> No
     assert document[0]["start"]["p50_at"] == AT.format(2)
 
 
-def test_what_nothing_holds_starts_next(service: Service) -> None:
+def test_a_task_without_obstacles_starts_next(service: Service) -> None:
     told = {"id": ALPHA, "state": "ready", "queue_position": 1, "starts_next": True, "reasons": []}
     service.on(f"GET /api/v1/tasks/{ALPHA}/explain", (200, told | {"made_at": AT.format(0)}))
 
@@ -116,7 +116,9 @@ def test_what_nothing_holds_starts_next(service: Service) -> None:
     assert document["starts_next"] is True
 
 
-def test_a_plan_says_in_one_line_what_will_be_done(service: Service, tmp_path: Path) -> None:
+def test_a_plan_reports_in_one_line_how_many_tasks_finish_in_time(
+    service: Service, tmp_path: Path
+) -> None:
     service.on("POST /api/v1/plan", (200, planned()))
     (tmp_path / "batch.json").write_text(json.dumps({"tasks": BATCH, "edges": [[0, 1]]}))
 
@@ -128,7 +130,7 @@ def test_a_plan_says_in_one_line_what_will_be_done(service: Service, tmp_path: P
     )
 
 
-def test_a_plan_without_an_instant_says_when_all_is_done(service: Service) -> None:
+def test_a_plan_without_an_instant_reports_when_all_tasks_finish(service: Service) -> None:
     service.on("POST /api/v1/plan", (200, planned(by_at=None, sure=None, likely=None)))
 
     shown = run("plan", "-", given=json.dumps(BATCH))
@@ -181,14 +183,14 @@ def test_every_part_of_a_file_is_planned(service: Service) -> None:
         ('{"tasks": [], "edges": [1]}', "The batch is neither"),
     ],
 )
-def test_a_batch_that_is_none_is_a_mistake_of_usage(given: str, told: str) -> None:
+def test_an_invalid_batch_is_a_usage_error(given: str, told: str) -> None:
     refused = run("plan", "-", given=given)
 
     assert refused.exit_code == Code.USAGE
     assert told in refused.stderr
 
 
-def test_an_instant_is_the_next_of_its_hour_or_written_out() -> None:
+def test_an_instant_is_a_time_of_day_or_a_full_timestamp() -> None:
     now = datetime.now().astimezone()
 
     assert 0 < (arguments.instant("07:00") - now).total_seconds() <= 25 * 3600

@@ -88,7 +88,7 @@ def test_a_child_joins_its_parents_graph_at_once(deployment: Deployment, run: Ru
     sound(deployment)
 
 
-def test_a_grown_graph_counts_the_task_it_began_with(deployment: Deployment, run: Run) -> None:
+def test_a_graph_of_spawned_tasks_includes_its_first_task(deployment: Deployment, run: Run) -> None:
     child = plant(deployment.dispatcher, run).task_id
     deployment.settle(run, Returned())
 
@@ -104,7 +104,9 @@ def test_a_grown_graph_counts_the_task_it_began_with(deployment: Deployment, run
     sound(deployment)
 
 
-def test_the_costs_of_a_grown_graph_add_up(deployment: Deployment, user: UserId) -> None:
+def test_the_costs_of_spawned_tasks_are_added_to_the_graph(
+    deployment: Deployment, user: UserId
+) -> None:
     run = deployment.running(user, max_cost_usd=5.0)
     child = plant(deployment.dispatcher, run, max_cost_usd=1.0).task_id
     deployment.settle(run, Returned(cost_usd=2.0))
@@ -157,9 +159,7 @@ def test_a_parent_that_lost_its_claim_spawns_nothing(
     assert not deployment.rows("SELECT * FROM dags")
 
 
-def test_a_parent_that_was_asked_to_stop_begins_nothing_new(
-    deployment: Deployment, run: Run
-) -> None:
+def test_a_parent_that_was_asked_to_stop_spawns_nothing(deployment: Deployment, run: Run) -> None:
     cancel(deployment.app, run.user_id, run.claim.task_id, actor=ACTOR)
 
     with pytest.raises(TaskStopping):
@@ -200,7 +200,7 @@ def test_spawning_beyond_a_cap_is_refused_but_existing_keys_pass(
     assert deployment.one("SELECT total FROM dags")["total"] == 3
 
 
-def test_a_child_takes_its_parents_urgency_unless_it_says(
+def test_a_child_inherits_its_parents_priority_by_default(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user, priority=20)
@@ -225,7 +225,7 @@ def test_siblings_may_wait_for_each_other(deployment: Deployment, run: Run) -> N
     sound(deployment)
 
 
-def test_what_a_child_waits_for_is_of_its_own_graph(deployment: Deployment, run: Run) -> None:
+def test_a_child_can_wait_only_for_tasks_of_its_graph(deployment: Deployment, run: Run) -> None:
     stranger = deployment.task(run.user_id)
     foreign = deployment.task(deployment.user())
 
@@ -237,7 +237,9 @@ def test_what_a_child_waits_for_is_of_its_own_graph(deployment: Deployment, run:
     assert not deployment.rows("SELECT * FROM dags")
 
 
-def test_work_for_another_agent_needs_an_orchestrator(deployment: Deployment, user: UserId) -> None:
+def test_spawning_for_another_agent_needs_an_orchestrator(
+    deployment: Deployment, user: UserId
+) -> None:
     plain = deployment.running(user)
     chief = deployment.running(user, role="orchestrator")
     for_review = {"required_capabilities": ["agent:reviewer"]}
@@ -262,7 +264,7 @@ def wait(deployment: Deployment, run: Run, *children: TaskId) -> bool:
     return deployment.settle(run, WaitingForTasks(children))
 
 
-def test_a_suspended_task_gives_everything_back_and_goes_on(
+def test_a_suspended_task_releases_everything_and_continues(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user, locks=["repo:site"])
@@ -291,7 +293,7 @@ def test_a_suspended_task_gives_everything_back_and_goes_on(
     sound(deployment)
 
 
-def test_children_that_are_over_before_the_wait_is_settled_are_not_waited_for(
+def test_children_that_ended_before_the_suspend_are_not_waited_for(
     deployment: Deployment, run: Run
 ) -> None:
     child = plant(deployment.dispatcher, run).task_id
@@ -365,7 +367,7 @@ def test_a_parent_reads_the_states_of_failed_and_cancelled_children(
     sound(deployment)
 
 
-def test_a_child_that_came_back_is_waited_for_again(deployment: Deployment, run: Run) -> None:
+def test_a_retried_child_is_waited_for_again(deployment: Deployment, run: Run) -> None:
     child = plant(deployment.dispatcher, run).task_id
     wait(deployment, run, child)
     [ran] = begin(deployment, child)
@@ -391,7 +393,7 @@ def test_a_lost_claim_cannot_suspend(deployment: Deployment, run: Run) -> None:
     assert not deployment.rows("SELECT * FROM task_edges")
 
 
-def test_a_wait_for_a_task_that_waits_for_this_one_fails(deployment: Deployment, run: Run) -> None:
+def test_a_wait_that_would_close_a_cycle_fails(deployment: Deployment, run: Run) -> None:
     child = plant(deployment.dispatcher, run, after=(run.claim.task_id,)).task_id
 
     deployment.settle(run, WaitingForTasks((child,), cost_usd=0.5))
@@ -403,7 +405,7 @@ def test_a_wait_for_a_task_that_waits_for_this_one_fails(deployment: Deployment,
     sound(deployment)
 
 
-def test_cancelling_a_suspended_task_takes_its_open_children_along(
+def test_cancelling_a_suspended_task_cancels_its_open_children(
     deployment: Deployment, run: Run
 ) -> None:
     waits, runs, done = (
@@ -426,7 +428,9 @@ def test_cancelling_a_suspended_task_takes_its_open_children_along(
     sound(deployment)
 
 
-def test_a_wait_of_a_task_that_was_asked_to_stop_ends_it(deployment: Deployment, run: Run) -> None:
+def test_a_task_that_was_asked_to_stop_is_cancelled_instead_of_suspended(
+    deployment: Deployment, run: Run
+) -> None:
     child = plant(deployment.dispatcher, run).task_id
     cancel(deployment.app, run.user_id, run.claim.task_id, actor=ACTOR)
 
@@ -439,7 +443,7 @@ def test_a_wait_of_a_task_that_was_asked_to_stop_ends_it(deployment: Deployment,
     sound(deployment)
 
 
-def test_a_task_that_fails_leaves_its_children_alone(deployment: Deployment, run: Run) -> None:
+def test_a_failed_task_does_not_cancel_its_children(deployment: Deployment, run: Run) -> None:
     child = plant(deployment.dispatcher, run).task_id
 
     deployment.settle(run, Raised("auth_failure", "no"))
@@ -448,9 +452,7 @@ def test_a_task_that_fails_leaves_its_children_alone(deployment: Deployment, run
     sound(deployment)
 
 
-def test_children_go_before_others_once_they_are_waited_for(
-    deployment: Deployment, run: Run
-) -> None:
+def test_children_start_earlier_once_their_parent_waits(deployment: Deployment, run: Run) -> None:
     child = plant(deployment.dispatcher, run).task_id
     before = deployment.row(child)["sort_key"]
 
@@ -471,7 +473,7 @@ def test_a_member_of_a_graph_spawns_into_that_graph(deployment: Deployment, user
     sound(deployment)
 
 
-def test_a_fork_takes_a_family_over_or_leaves_its_children_to_be_spawned(
+def test_a_fork_copies_children_or_leaves_them_to_be_spawned_again(
     deployment: Deployment, user: UserId
 ) -> None:
     parent, last = graph(deployment, user, 2, [(0, 1)])

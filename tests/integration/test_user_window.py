@@ -27,7 +27,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield api_user
 
 
-def test_a_user_says_when_their_work_may_start(api_user: ApiUser) -> None:
+def test_a_user_sets_and_removes_their_window(api_user: ApiUser) -> None:
     guest = api_user.guest()
 
     given = api_user.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
@@ -46,7 +46,7 @@ def test_a_user_says_when_their_work_may_start(api_user: ApiUser) -> None:
     assert (gone.status_code, gone.json()["window"]) == (200, None)
 
 
-def test_a_closed_window_holds_the_gate_and_says_so(api_user: ApiUser) -> None:
+def test_a_closed_window_delays_tasks_and_is_explained(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     now = api_user.deployment.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
     later = f"{(now.hour + 2) % 24:02}:00"
@@ -82,16 +82,14 @@ def test_a_wrong_window_is_refused_by_its_field(
     assert answer.json()["errors"][0]["field"] == field
 
 
-def test_a_key_that_only_reads_sets_no_window(api_user: ApiUser) -> None:
+def test_a_read_only_key_cannot_set_a_window(api_user: ApiUser) -> None:
     looker = api_user.guest(("tasks:read",))
 
     assert looker.ask("PUT", WINDOW, json=BERLIN).status_code == 403
     assert looker.ask("DELETE", WINDOW).status_code == 403
 
 
-def test_nothing_but_the_window_of_oneself_can_be_changed(
-    deployment: Deployment, database_url: str
-) -> None:
+def test_a_user_can_change_only_their_own_window(deployment: Deployment, database_url: str) -> None:
     me, _other = deployment.user(), deployment.user()
     front = Db.connect(logins.for_api(database_url), role=APP, application_name="api", pool_size=1)
     try:
@@ -108,7 +106,7 @@ def test_nothing_but_the_window_of_oneself_can_be_changed(
     assert changed == [me]
 
 
-def test_the_client_and_the_command_set_it_too(
+def test_the_client_and_the_command_set_the_window(
     deployment: Deployment, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with serve(deployment, database_url) as served:

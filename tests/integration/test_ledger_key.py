@@ -10,7 +10,7 @@ from tests.support.deployment import Deployment
 from tests.support.invariants import describe_violations, violations
 
 
-def test_an_end_recorded_again_is_not_charged_again(deployment: Deployment) -> None:
+def test_a_run_recorded_twice_is_charged_once(deployment: Deployment) -> None:
     deployment.agent()
     run = deployment.running(deployment.user(), timeout_seconds=600)
     held = deployment.row(run.claim.task_id)
