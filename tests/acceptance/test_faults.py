@@ -1,4 +1,9 @@
-"""What survives which fault: real processes, real servers, kill -9."""
+"""Real processes on real servers: which faults a deployment survives.
+
+The tests with the mark `proof` repeat with a whole stack what smaller tests of the build also show:
+the chaos run (crashes, repeated messages, two dispatchers), the broker drill (a wiped Redis), and
+the tests of one worker (timeouts, cancels, hand-backs). `make proof` runs them.
+"""
 
 import os
 import random
@@ -57,6 +62,7 @@ def test_a_task_outlives_the_worker_that_was_killed(build: Build, deployment: De
     assert [row["kind"] for row in ledger] == ["refund", "usage"]
 
 
+@pytest.mark.proof
 def test_a_wiped_broker_loses_nothing_and_doubles_nothing(
     build: Build, deployment: Deployment
 ) -> None:
@@ -83,6 +89,7 @@ def test_a_wiped_broker_loses_nothing_and_doubles_nothing(
     _all_completed_once(deployment, 200)
 
 
+@pytest.mark.proof
 def test_messages_delivered_twice_and_shuffled_start_once(
     build: Build, deployment: Deployment
 ) -> None:
@@ -106,7 +113,7 @@ def test_messages_delivered_twice_and_shuffled_start_once(
     assert deployment.one("SELECT count(*) AS n FROM stale_results")["n"] == 0
 
 
-@pytest.mark.parametrize("fault", ["stopped", "hung"])
+@pytest.mark.parametrize("fault", [pytest.param("stopped", marks=pytest.mark.proof), "hung"])
 def test_a_dead_or_hung_broker_never_slows_a_submit(
     build: Build, deployment: Deployment, fault: str
 ) -> None:
@@ -123,6 +130,7 @@ def test_a_dead_or_hung_broker_never_slows_a_submit(
         _all_completed_once(deployment, 10)
 
 
+@pytest.mark.proof
 def test_everything_resumes_after_postgres_crashed(
     build: Build, deployment: Deployment, postgres: EmbeddedPostgres
 ) -> None:
@@ -146,29 +154,7 @@ def test_everything_resumes_after_postgres_crashed(
     assert states == [{"state": "completed", "n": 20}]
 
 
-def test_a_deploy_hands_tasks_back_without_spending_them(
-    build: Build, deployment: Deployment
-) -> None:
-    stack = build().start(*SERVICES).ready()
-    _, client = stack.user()
-    made = client.tasks.create("long", type="sleep", payload={"seconds": 3})
-    task_id = parse_task(made.id)
-    wait_until(lambda: deployment.state(task_id) == "running", what="the task to run")
-
-    stack.kill("worker", signal.SIGTERM)
-    wait_until(
-        lambda: deployment.state(task_id) == "ready", timeout=5, what="the task to come back"
-    )
-    code = stack.ended("worker")
-    handed_back = deployment.row(task_id)
-    stack.start("worker").ready()
-    done = client.tasks.wait(made.id, timeout=30, poll=0.1)
-
-    assert code == 0
-    assert handed_back["attempts"] == 0
-    assert (done.state, done.attempts) == ("completed", 1)
-
-
+@pytest.mark.proof
 def test_a_claim_that_is_never_started_comes_back(build: Build, deployment: Deployment) -> None:
     stack = build(claim_ttl=1).start("maintenance", "beat", "api")
     stack.ready()
@@ -188,6 +174,7 @@ def test_a_claim_that_is_never_started_comes_back(build: Build, deployment: Depl
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "expired"
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("payload", [{}, {"gil": True}], ids=["loop", "holds the GIL"])
 def test_an_endless_run_dies_at_its_timeout_and_frees_its_slot(
     build: Build, deployment: Deployment, payload: dict[str, object]
@@ -205,6 +192,7 @@ def test_an_endless_run_dies_at_its_timeout_and_frees_its_slot(
     assert (dead.state, dead.failure_reason) == ("dead_lettered", "timeout")
 
 
+@pytest.mark.proof
 @pytest.mark.parametrize("payload", [{}, {"gil": True}], ids=["loop", "holds the GIL"])
 def test_an_endless_run_dies_when_cancelled(
     build: Build, deployment: Deployment, payload: dict[str, object]
@@ -223,6 +211,7 @@ def test_an_endless_run_dies_when_cancelled(
     assert deployment.one("SELECT sum(active) AS n FROM lanes")["n"] == 0
 
 
+@pytest.mark.proof
 def test_two_beats_and_two_dispatchers_do_no_harm(build: Build, deployment: Deployment) -> None:
     stack = build().start(*SERVICES, "beat-2", "dispatcher-2").ready()
     _, client = stack.user()

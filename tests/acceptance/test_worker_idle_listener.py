@@ -20,9 +20,9 @@ def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(
     with Redis.from_url(str(stack.settings.redis_url)) as client:
         wait_until(
             lambda: has_idle_listener(client, prefix, [stack.settings.pool]),
-            what="a slot to be invited",
+            what="a slot to listen",
         )
-        # Or it might happen to look before the slot does.
+        # A running dispatcher could claim the task before the slot does.
         stack.processes["dispatcher"].stop()
         task_id = deployment.task(deployment.user(), type="echo")
 
@@ -40,11 +40,11 @@ def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(
 def test_an_idle_listener_makes_way_for_a_long_task(
     deployment: Deployment, build: Callable[..., Stack]
 ) -> None:
-    """With one slot, the one that lingers is the one that has to take the message."""
+    """With one slot, the slot that listens is also the one that must take the message."""
     stack = build(concurrency=1).start("dispatcher", "worker").ready()
     prefix, pools = stack.settings.redis_key_prefix, [stack.settings.pool]
     with Redis.from_url(str(stack.settings.redis_url)) as client:
-        wait_until(lambda: has_idle_listener(client, prefix, pools), what="a slot to be invited")
+        wait_until(lambda: has_idle_listener(client, prefix, pools), what="a slot to listen")
         task_id = deployment.task(deployment.user(), type="echo")
 
         wait_until(
