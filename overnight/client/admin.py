@@ -38,8 +38,6 @@ from overnight.models.admin import (
     UserDeadLetter,
     UserDetail,
     UserFields,
-    UserKeyCreate,
-    UserKeyRotation,
     UserLimitsDetail,
     UserLock,
     UserLockWait,
@@ -47,7 +45,7 @@ from overnight.models.admin import (
 )
 from overnight.models.explain import Explanation
 from overnight.models.field_errors import validate
-from overnight.models.keys import CreatedApiKey, RevokedApiKey, UserApiKey
+from overnight.models.keys import CreatedApiKey, KeyCreate, KeyRotation, RevokedApiKey, UserApiKey
 from overnight.models.tasks import CancelResult, Forecast, Task
 
 
@@ -130,13 +128,13 @@ class Admin(Group[D]):
         """Create an API key for a user; the response is the only one with the key itself."""
         fields = {"name": name, "scopes": scopes, "expires_in_seconds": expires_in_seconds}
         present = {field: value for field, value in fields.items() if value is not None}
-        body = validate(UserKeyCreate, present)
+        body = validate(KeyCreate, present)
         return send(CreatedApiKey, "POST", path("admin", "users", user, "keys"), body)
 
     @operation
     def rotate_key(self, key_id: str, *, grace_seconds: int = 86_400) -> Call[CreatedApiKey]:
         """Create the key that replaces another, which stays valid for the grace period."""
-        body = validate(UserKeyRotation, {"grace_seconds": grace_seconds})
+        body = validate(KeyRotation, {"grace_seconds": grace_seconds})
         return send(CreatedApiKey, "POST", path("admin", "keys", key_id, "rotate"), body)
 
     @operation

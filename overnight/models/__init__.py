@@ -63,8 +63,6 @@ if TYPE_CHECKING:
         UserDeadLetter,
         UserDetail,
         UserFields,
-        UserKeyCreate,
-        UserKeyRotation,
         UserLimitsDetail,
         UserLock,
         UserLockWait,
@@ -120,6 +118,14 @@ if TYPE_CHECKING:
     )
     from overnight.models.enums import PlanTier, RetryStrategy, TaskStatus
     from overnight.models.explain import Explanation, Reason
+    from overnight.models.keys import (
+        ApiKey,
+        CreatedApiKey,
+        KeyCreate,
+        KeyRotation,
+        RevokedApiKey,
+        UserApiKey,
+    )
     from overnight.models.queue import (
         JobStatus,
         QueueAccepted,
@@ -154,6 +160,7 @@ __all__ = [
     "After",
     "AgentHeartbeat",
     "AgentRegister",
+    "ApiKey",
     "Approval",
     "ApprovalRequest",
     "ApprovalResult",
@@ -171,6 +178,7 @@ __all__ = [
     "Child",
     "ChildFields",
     "ClaimedTask",
+    "CreatedApiKey",
     "CriticalPath",
     "Dag",
     "DagCancelled",
@@ -204,6 +212,8 @@ __all__ = [
     "InboxResolved",
     "InboxRow",
     "JobStatus",
+    "KeyCreate",
+    "KeyRotation",
     "LeaseExtension",
     "LedgerLine",
     "Lock",
@@ -241,6 +251,7 @@ __all__ = [
     "ResolveResult",
     "RetryPolicy",
     "RetryStrategy",
+    "RevokedApiKey",
     "RunCost",
     "RunFailure",
     "RunHeartbeat",
@@ -265,14 +276,13 @@ __all__ = [
     "TriggerCreate",
     "TriggerDeleted",
     "Usage",
+    "UserApiKey",
     "UserApproval",
     "UserChanges",
     "UserCreate",
     "UserDeadLetter",
     "UserDetail",
     "UserFields",
-    "UserKeyCreate",
-    "UserKeyRotation",
     "UserLimits",
     "UserLimitsDetail",
     "UserLock",
@@ -293,6 +303,7 @@ _MODULES = (
     "queue",
     "agents",
     "admin",
+    "keys",
 )
 
 

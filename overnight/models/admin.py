@@ -140,26 +140,6 @@ class HoursAdjustment(RequestModel):
     note: Note = Field("", description="Reason; kept in the ledger.")
 
 
-class UserKeyCreate(RequestModel):
-    """An API key to create for a user."""
-
-    name: Annotated[Text, Field(min_length=1, max_length=100)] = Field(
-        description="Name of the key."
-    )
-    scopes: list[str] | None = Field(None, description="Rights of the key; absent is all.")
-    expires_in_seconds: WholeNumber | None = Field(
-        None, ge=60, description="Lifetime of the key; null is for ever."
-    )
-
-
-class UserKeyRotation(RequestModel):
-    """How a key is replaced by a new one."""
-
-    grace_seconds: WholeNumber = Field(
-        86_400, ge=0, description="How long the old key stays valid."
-    )
-
-
 class AuditEntry(ResponseModel):
     """One act of a person: who did what, to which user or object."""
 

@@ -1,8 +1,57 @@
 """API keys as their owners and admins see them."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from overnight.models.base import RequestModel
+from overnight.models.field_types import DAY_SECONDS, ShortText, WholeNumber
+from overnight.models.scopes import EVERYTHING, SCOPES
+
+TEN_YEARS_SECONDS = 10 * 365 * DAY_SECONDS
+MAX_GRACE_SECONDS = 30 * DAY_SECONDS
+# The enum only documents the scopes; the service checks them, and its error lists all.
+Scope = Annotated[str, Field(json_schema_extra={"enum": list(SCOPES)})]
+Scopes = Annotated[list[Scope], Field(min_length=1, max_length=20)]
+
+
+class KeyCreate(RequestModel):
+    """An API key to create."""
+
+    name: ShortText = Field(description="A name for the key.")
+    scopes: Scopes = Field(
+        default=[EVERYTHING],
+        description="What requests with the key may do; not more than with the key of the request.",
+    )
+    expires_in_seconds: WholeNumber | None = Field(
+        default=None,
+        ge=60,
+        le=TEN_YEARS_SECONDS,
+        description="After how many seconds the key expires; null means never.",
+    )
+
+    @property
+    def expires_in(self) -> timedelta | None:
+        """After which time the key expires."""
+        seconds = self.expires_in_seconds
+        return None if seconds is None else timedelta(seconds=seconds)
+
+
+class KeyRotation(RequestModel):
+    """How an API key is replaced by a new one."""
+
+    grace_seconds: WholeNumber = Field(
+        default=DAY_SECONDS,
+        ge=0,
+        le=MAX_GRACE_SECONDS,
+        description="For how many seconds the old key stays valid.",
+    )
+
+    @property
+    def grace(self) -> timedelta:
+        """For how long the old key stays valid."""
+        return timedelta(seconds=self.grace_seconds)
 
 
 class ApiKey(BaseModel):

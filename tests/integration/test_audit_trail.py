@@ -8,6 +8,7 @@ import pytest
 from overnight_server.control.budgets import set_agent_budget
 from overnight_server.control.edit import ANY, TaskEdit, edit
 from overnight_server.control.inbox import drop_row, retry_row
+from overnight_server.control.usage import adjust_hours
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
 from overnight_server.maintenance.bulk import run_bulks
@@ -104,15 +105,24 @@ def test_acts_of_operators_on_the_inbox_are_audited(deployment: Deployment) -> N
     )
     [row] = deployment.rows("SELECT id FROM inbox")
 
-    retry_row(deployment.dispatcher, row["id"])
+    retry_row(deployment.dispatcher, row["id"], actor="human:you")
     drop_row(deployment.dispatcher, row["id"], actor="human:me")
 
     acts = trail(deployment, "inbox.")
-    assert [(one["act"], one["user_id"]) for one in acts] == [
-        ("inbox.retried", user),
-        ("inbox.dropped", user),
+    assert [(one["act"], one["user_id"], one["actor"]) for one in acts] == [
+        ("inbox.retried", user, "human:you"),
+        ("inbox.dropped", user, "human:me"),
     ]
     assert "0815" not in str(acts)
+
+
+def test_a_correction_of_used_hours_is_on_record_with_its_actor(deployment: Deployment) -> None:
+    user = deployment.user()
+
+    adjust_hours(deployment.dispatcher, user, 2, note="a day of work", actor="human:me")
+
+    [act] = trail(deployment, "usage.adjusted")
+    assert (act["actor"], act["user_id"], act["detail"]["seconds"]) == ("human:me", user, 7200)
 
 
 def test_an_edit_is_audited_with_its_changes_but_without_payloads(api_user: ApiUser) -> None:

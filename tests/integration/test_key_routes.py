@@ -8,10 +8,11 @@ from functools import partial
 import pytest
 
 from overnight.errors import InvalidRequest, KeyNotFound
+from overnight.models.scopes import SCOPES
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.control import keys
 from overnight_server.control.keys import authenticate, issue, key_id_of, rotate
-from overnight_server.domain.scopes import SCOPES, checked
+from overnight_server.domain.scopes import checked
 from overnight_server.insight.users import list_keys
 from overnight_server.store.db import ADMIN, Db
 from tests.support.api_user import TASKS, ApiUser, serve_api

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from overnight_server.domain.scopes import SCOPES
+from overnight.models.scopes import SCOPES
 from tests.rules.sources import as_lines, read
 
 PAGE = read(Path("docs/security.md"))

@@ -17,9 +17,10 @@ from sqlalchemy.dialects import postgresql
 
 from overnight.errors import InvalidRequest, KeyNotFound
 from overnight.models.enums import PlanTier
+from overnight.models.scopes import EVERYTHING
 from overnight_server.control.users import appoint_admin, create_user
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.scopes import EVERYTHING, checked, reach
+from overnight_server.domain.scopes import checked, reach
 from overnight_server.insight.users import find_user
 from overnight_server.store import lanes
 from overnight_server.store.db import ActingUser, Db

@@ -11,9 +11,9 @@ from typing import Any
 
 import jwt
 
+from overnight.models.scopes import SCOPES
 from overnight_server.control.keys import Caller
 from overnight_server.control.token_keys import TokenKeys
-from overnight_server.domain.scopes import SCOPES
 from overnight_server.insight.users import find_identity
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db

@@ -9,18 +9,26 @@ from overnight_server.domain.ids import UserId
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.models import LaneRow, LedgerEntryRow
+from overnight_server.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
 # The largest correction; no billing month uses more hours.
 MAX_HOURS = 1_000_000
 
 
-def adjust_hours(db: Db, user_id: UserId, hours: float, *, note: str) -> None:
-    """Charge hours to the user's current billing month; negative hours are given back."""
+def adjust_hours(
+    db: Db, user_id: UserId, hours: float, *, note: str, actor: str = "operator"
+) -> None:
+    """Charge hours to the user's current billing month; negative hours are given back.
+
+    The ledger keeps the note, and the audit log keeps who did it. Raises InvalidRequest for more
+    than a million hours, UserNotFound for an unknown user.
+    """
     if not abs(hours) <= MAX_HOURS:
         raise InvalidRequest("hours", str(hours), legal=f"-{MAX_HOURS} to {MAX_HOURS}")
 
     def work(tx: Connection) -> None:
+        tx.execute(statement("set_actor"), {"actor": actor})
         # Reading the lane starts a billing month that is due, before anything is charged to it.
         lanes.lock(tx, [user_id])
         if lanes.read(tx, user_id) is None:

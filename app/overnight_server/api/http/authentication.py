@@ -7,11 +7,11 @@ from fastapi import Depends, Request
 
 from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
 from overnight.models.field_errors import unknown_name
+from overnight.models.scopes import ADMIN, EVERYTHING
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import query_parameter_names
 from overnight_server.control.keys import PREFIX, Caller, authenticate
-from overnight_server.domain.scopes import ADMIN, EVERYTHING
 from overnight_server.insight.users import find_identity
 from overnight_server.settings.field_types import is_loopback
 

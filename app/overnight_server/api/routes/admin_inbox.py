@@ -31,9 +31,9 @@ def list_all_rows(
 
 
 @router.post("/{row_id}/retry")
-def retry_inbox_row(row_id: RowId, deps: Injected, _caller: Admin) -> InboxResolved:
+def retry_inbox_row(row_id: RowId, deps: Injected, caller: Admin) -> InboxResolved:
     """Retry a row that was refused."""
-    retry_row(deps.admin_db, row_id)
+    retry_row(deps.admin_db, row_id, actor=f"user:{caller.user_id}")
     return InboxResolved(id=row_id, resolution="retry")
 
 

@@ -10,10 +10,17 @@ from fastapi import APIRouter, Query
 from overnight.errors import KeyNotFound, UserNotFound
 from overnight.models.admin import AuditEntry
 from overnight.models.field_types import Instant
-from overnight.models.keys import ApiKey, CreatedApiKey, RevokedApiKey, UserApiKey
+from overnight.models.keys import (
+    ApiKey,
+    CreatedApiKey,
+    KeyCreate,
+    KeyRotation,
+    RevokedApiKey,
+    UserApiKey,
+)
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Dependencies, Injected
-from overnight_server.api.routes.keys import DEFAULT_ROTATION, KeyCreate, KeyRotation
+from overnight_server.api.routes.keys import DEFAULT_ROTATION
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
 from overnight_server.domain.ids import UserId
 from overnight_server.insight.audit import list_audit_entries

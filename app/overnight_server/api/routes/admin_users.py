@@ -146,11 +146,12 @@ def reset_limits(user_id: str, deps: Injected, caller: Admin) -> UserLimitsDetai
 
 @router.post("/{user_id}/hours")
 def adjust_hours_of_user(
-    user_id: str, body: HoursAdjustment, deps: Injected, _caller: Admin
+    user_id: str, body: HoursAdjustment, deps: Injected, caller: Admin
 ) -> UserLimitsDetail:
     """Charge hours to a user's current month, or give hours back if they are negative."""
     parsed_id = find_user_id(deps, user_id)
-    adjust_hours(deps.admin_db, parsed_id, body.hours, note=body.note)
+    actor = f"user:{caller.user_id}"
+    adjust_hours(deps.admin_db, parsed_id, body.hours, note=body.note, actor=actor)
     return _limits(deps, parsed_id)
 
 

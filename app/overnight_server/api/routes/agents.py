@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import Forbidden
 from overnight.models.agents import AgentHeartbeat, AgentRegister, ClaimedTask, Ok, RegisteredAgent
+from overnight.models.scopes import ALL_USERS_AGENTS
 from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
@@ -25,7 +26,6 @@ from overnight_server.control.claim_tokens import ClaimHolder, issue
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
-from overnight_server.domain.scopes import ALL_USERS_AGENTS
 from overnight_server.gate.claim import ClaimSettings, claim_for_agent
 from overnight_server.insight.agents import get_agent, list_agents
 from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_claim

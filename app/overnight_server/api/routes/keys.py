@@ -1,68 +1,23 @@
 """Routes of the caller's own API keys: list, create, rotate and revoke them."""
 
-from datetime import timedelta
-from typing import Annotated
-
 from fastapi import APIRouter
-from pydantic import AfterValidator, Field
 
 from overnight.errors import InvalidRequest, KeyNotFound
-from overnight.models.base import RequestModel
-from overnight.models.field_types import WholeNumber
-from overnight.models.json_values import check_text
-from overnight.models.keys import ApiKey, CreatedApiKey, RevokedApiKey, UserApiKey
+from overnight.models.keys import (
+    ApiKey,
+    CreatedApiKey,
+    KeyCreate,
+    KeyRotation,
+    RevokedApiKey,
+    UserApiKey,
+)
 from overnight_server.api.http.authentication import KeyReader, KeyWriter
 from overnight_server.api.http.dependencies import Injected
-from overnight_server.control.keys import GRACE, MAX_GRACE, issue, key_id_of, revoke, rotate
-from overnight_server.domain.scopes import EVERYTHING, SCOPES, within
+from overnight_server.control.keys import issue, key_id_of, revoke, rotate
+from overnight_server.domain.scopes import within
 from overnight_server.insight.users import list_keys
 
 router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
-TEN_YEARS_SECONDS = 10 * 365 * 86_400
-KeyName = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_text)]
-# The enum only documents the scopes; `domain.scopes` checks them, and its error lists all.
-Scope = Annotated[str, Field(json_schema_extra={"enum": list(SCOPES)})]
-Scopes = Annotated[list[Scope], Field(min_length=1, max_length=20)]
-
-
-class KeyCreate(RequestModel):
-    """An API key to create."""
-
-    name: KeyName = Field(description="A name for the key.")
-    scopes: Scopes = Field(
-        default=[EVERYTHING],
-        description="What requests with the key may do; not more than with the key of the request.",
-    )
-    expires_in_seconds: WholeNumber | None = Field(
-        default=None,
-        ge=60,
-        le=TEN_YEARS_SECONDS,
-        description="After how many seconds the key expires; null means never.",
-    )
-
-    @property
-    def expires_in(self) -> timedelta | None:
-        """After which time the key expires."""
-        seconds = self.expires_in_seconds
-        return None if seconds is None else timedelta(seconds=seconds)
-
-
-class KeyRotation(RequestModel):
-    """How an API key is replaced by a new one."""
-
-    grace_seconds: WholeNumber = Field(
-        default=int(GRACE.total_seconds()),
-        ge=0,
-        le=int(MAX_GRACE.total_seconds()),
-        description="For how many seconds the old key stays valid.",
-    )
-
-    @property
-    def grace(self) -> timedelta:
-        """For how long the old key stays valid."""
-        return timedelta(seconds=self.grace_seconds)
-
-
 DEFAULT_ROTATION = KeyRotation()
 
 

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from overnight.models.scopes import EVERYTHING, SCOPES
 from overnight_server.cli import connection, database
 from overnight_server.cli.commands.users import Database
 from overnight_server.cli.terminal import arguments, options, output, task_output
-from overnight_server.domain.scopes import EVERYTHING, SCOPES
 
 app = typer.Typer(help="Issue, list, rotate and revoke API keys.", no_args_is_help=True)
 
