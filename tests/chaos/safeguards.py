@@ -33,7 +33,7 @@ FENCE: Final = (
     "     WHERE t.epoch = v.epoch\n       AND t.token = v.token\n       AND t.state",
     "     WHERE t.state",
 )
-# Makes the first of three equal parts of claim.sql unique: the dispatcher's.
+# Makes the first of three equal parts of fair_order.sql unique: the dispatcher's.
 LANE_LIMIT: Final = (
     "     LIMIT (SELECT greatest(CAST(:min_lanes AS int),"
     " ceil(CAST(:limit AS int) / avg(room))::int) FROM next)\n)\nSELECT user_id, room FROM locked;"
@@ -50,7 +50,7 @@ MUTANTS: Final = (
     Mutant(
         "the lane's lock in the gate",
         (
-            f"{SQL}/claim.sql",
+            f"{SQL}/fair_order.sql",
             f" FOR NO KEY UPDATE SKIP LOCKED) lane\n{LANE_LIMIT}",
             f") lane\n{LANE_LIMIT}",
         ),

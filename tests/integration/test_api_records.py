@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from overnight_server.control.usage import adjust_hours
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.domain.results import Raised, Returned
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.control.budgets import set_agent_budget
 from overnight_server.control.edit import ANY, TaskEdit, edit
 from overnight_server.control.inbox import drop_row, retry_row
-from overnight_server.control.usage import adjust_hours
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
 from overnight_server.maintenance.bulk import run_bulks

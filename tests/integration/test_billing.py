@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.billing_months import boundary, cycle_at
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned

@@ -9,7 +9,7 @@ from overnight.errors import InvalidRequest
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Returned
-from overnight_server.insight.fairness import fairness
+from overnight_server.insight.fairness_report import fairness
 from tests.support.api_user import ApiUser
 from tests.support.command import run
 from tests.support.deployment import LIVENESS, Deployment

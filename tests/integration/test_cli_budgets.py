@@ -5,7 +5,7 @@ import json
 import pytest
 
 from overnight_server.cli.terminal.failures import Code
-from overnight_server.control.usage import adjust_hours
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.domain.ids import UserId, show_dag, show_task
 from overnight_server.domain.results import StoppedByBudget
 from overnight_server.intake.new_graph import NewTask

@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 
 from overnight.models.admin import Fairness
-from overnight_server.domain.fairness import FairnessReceipt
+from overnight_server.domain.fairness_report import FairnessReceipt
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.insight import fairness as receipts
-from overnight_server.insight.fairness import fairness
+from overnight_server.insight import fairness_report as receipts
+from overnight_server.insight.fairness_report import fairness
 from tests.support.deployment import LIVENESS, Deployment
 
 MINUTE = timedelta(minutes=1)

@@ -328,7 +328,7 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(deployment: Deplo
         for switch in ("hashjoin", "mergejoin", "material", "hashagg"):
             tx.execute(text(f"SET LOCAL enable_{switch} = off"))
         users = tx.execute(
-            statement("lock_lanes_to_serve"), {"skip_as": POOL, "min_lanes": 20, "limit": 3}
+            statement("lock_lanes_in_fair_order"), {"skip_as": POOL, "min_lanes": 20, "limit": 3}
         ).scalars()
         rows = tx.execute(
             statement("claim"),

@@ -13,9 +13,9 @@ from sqlalchemy import Connection
 
 from overnight.errors import LockNotHeld, QueueFull, TooManyPending
 from overnight.models.enums import PlanTier
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.control.budgets import set_agent_budget
 from overnight_server.control.drain import drain
-from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import Overrides, change_plan, override_limits, restore_template
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId

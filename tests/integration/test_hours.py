@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from overnight.errors import MonthlyLimitReached
 from overnight.models.enums import PlanTier
-from overnight_server.control.usage import adjust_hours
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.control.users import Overrides, change_plan, override_limits
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId

@@ -129,7 +129,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
     ("name", "indexes"),
     [
         ("lock_lanes", {"lanes_pkey"}),
-        ("lock_lanes_to_serve", {"lanes_pick"}),
+        ("lock_lanes_in_fair_order", {"lanes_pick"}),
         ("has_more_lanes", {"lanes_pick"}),
         ("lock_due_lanes", {"lanes_due"}),
         ("start_billing_cycles", {"usage_ledger_user_period"}),
@@ -201,7 +201,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("explain_parents", {"task_edges_child", "tasks_pkey"}),
         ("explain_locks", {"held_locks_pkey", "tasks_pkey"}),
         ("explain_pools", {"pools_pkey"}),
-        ("lanes_to_serve", {"lanes_pick"}),
+        ("lanes_in_fair_order", {"lanes_pick"}),
         ("next_pass", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
         ("waiting_now", {"tasks_ready"}),
         ("starving_lanes", {"tasks_ready"}),
@@ -425,8 +425,8 @@ def test_two_statements_may_not_share_a_name(
 @pytest.mark.parametrize(
     ("one", "other", "parts"),
     [
-        ("lock_lanes_to_serve", "read_pool_and_lock_lanes", ("next", "locked")),
-        ("lock_lanes_to_serve", "prepare_idle_claim", ("next", "locked")),
+        ("lock_lanes_in_fair_order", "read_pool_and_lock_lanes", ("next", "locked")),
+        ("lock_lanes_in_fair_order", "prepare_idle_claim", ("next", "locked")),
         ("claim", "claim_single", ("candidate", "taken", "inserted", "skipped")),
         ("claim", "next_pass", ("candidate", "unlocked", "affordable", "queued", "chosen")),
     ],

@@ -14,8 +14,8 @@ from overnight.errors import (
     UserNotFound,
 )
 from overnight.models.enums import PlanTier
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.control.pauses import PauseSubject, pause
-from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import (
     NoLimit,
     Overrides,

@@ -19,7 +19,7 @@ CHANGELOG = Path("docs/changelog.md")
 GERUND = re.compile(r"(?:^|_)(?!feed)[a-z]{2,}(?:ing|ed)(?:_|$)")
 # Words of the field: a noun, or an adjective before a noun.
 PLAIN_MODULES = {
-    *("testing", "billing", "embedded", "celery_logging", "result_mapping"),
+    *("testing", "billing_months", "embedded", "celery_logging", "result_mapping"),
     *("batched_statements", "guarded_program", "started_tasks", "working_directory"),
 }
 # Terms that a reader needs; the glossary has more.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.billing_months import boundary, cycle_at
 from overnight_server.domain.claims import Claim, Claimed, FailedRun
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, MOVES, State

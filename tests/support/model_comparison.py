@@ -21,7 +21,7 @@ from overnight.models.enums import PlanTier
 from overnight_server.control import cancel as cancelling
 from overnight_server.control import dead_letters
 from overnight_server.control.users import change_plan
-from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.billing_months import boundary, cycle_at
 from overnight_server.domain.claims import Claim, Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, WAITING, State

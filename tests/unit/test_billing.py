@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight_server.domain.billing import boundary, cycle_at
+from overnight_server.domain.billing_months import boundary, cycle_at
 
 
 def instants(first: date, last: date) -> st.SearchStrategy[datetime]:

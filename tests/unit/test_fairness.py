@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from overnight_server.domain.fairness import (
+from overnight_server.domain.fairness_report import (
     FairnessReceipt,
     TaskInterval,
     even_shares,

@@ -153,7 +153,7 @@ def _lanes(
         "limit": request.limit,
         "passed_over": list(passed_over),
     }
-    return list(tx.execute(statement("lanes_to_serve"), params).scalars())
+    return list(tx.execute(statement("lanes_in_fair_order"), params).scalars())
 
 
 def _stage(row: Row[Any]) -> Stage:

@@ -1,12 +1,13 @@
 """A simulation of the gate: which task starts when, if nobody submits anything more.
 
-It follows the rules of `claim.sql` without a database. Among users with free room and hours, the
-one with the fewest active tasks comes first, then the one served longest ago, then the one with the
-larger plan; within a user the stored order applies. A lock has one holder, and a path lock includes
-all paths below it. A task's whole timeout must fit into what is left of the month, and its
-estimated cost into what is left of the night's budget. Nothing starts after its deadline or outside
-its user's window, and a pool takes only tasks whose capabilities and type its workers have. Slots
-that become free at the same moment are filled one after the other. Every run costs its estimate.
+The simulation follows the rules of `fair_order.sql` and `claim.sql` without a database. Among users
+with free room and hours, the one with the fewest active tasks comes first, then the one served
+longest ago, then the one with the larger plan; within a user the stored order applies. A lock has
+one holder, and a path lock includes all paths below it. A task's whole timeout must fit into what
+is left of the month, and its estimated cost into what is left of the night's budget. Nothing starts
+after its deadline or outside its user's window, and a pool takes only tasks whose capabilities and
+type its workers have. Slots that become free at the same moment are filled one after the other.
+Every run costs its estimate.
 
 Not simulated: tasks submitted later, failures and retries, runs that are stopped when a window
 closes, the priority that a deadline adds as it approaches, the budgets of tasks, graphs and agents,

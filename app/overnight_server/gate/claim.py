@@ -509,7 +509,7 @@ def choice_params(
 def _lock_lanes(tx: Connection, pool: str, request: ClaimRequest) -> LockedLanes:
     if request.user_id is not None:
         return LockedLanes([request.user_id], request.limit)
-    rows = execute_batch(tx, StatementCall("lock_lanes_to_serve", _lane_params(pool, request)))
+    rows = execute_batch(tx, StatementCall("lock_lanes_in_fair_order", _lane_params(pool, request)))
     return LockedLanes([row.user_id for row in rows], sum(row.room for row in rows))
 
 

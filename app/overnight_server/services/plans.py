@@ -3,7 +3,7 @@
 from uuid import UUID
 
 from overnight.models.admin import UserLimitsDetail
-from overnight_server.control.usage import adjust_hours
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.plans import PlanLimits
 from overnight_server.insight.limits import has_hours_left, user_limits

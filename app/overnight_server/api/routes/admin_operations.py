@@ -30,7 +30,7 @@ from overnight_server.control import pauses
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import PauseSubject
 from overnight_server.domain.ids import show_task
-from overnight_server.insight.fairness import fairness
+from overnight_server.insight.fairness_report import fairness
 from overnight_server.insight.locks import list_lock_waits, list_locks
 from overnight_server.insight.pauses import list_pauses
 from overnight_server.insight.tasks import owner_of

@@ -28,8 +28,8 @@ from overnight_server.api.http.pagination import (
 )
 from overnight_server.api.routes.admin_keys import ManyLimit, find_user_id
 from overnight_server.api.routes.me import parse_body_window
+from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.control.budgets import set_night_budget
-from overnight_server.control.usage import adjust_hours
 from overnight_server.control.users import (
     NoLimit,
     Overrides,

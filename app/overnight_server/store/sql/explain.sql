@@ -93,8 +93,8 @@ SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
  ORDER BY p.name
  LIMIT :limit;
 
--- name: lanes_to_serve
--- The lanes that lock_lanes_to_serve would lock if no lane were locked, in its order, without those in
+-- name: lanes_in_fair_order
+-- The lanes that lock_lanes_in_fair_order would lock if no lane were locked, in its order, without those in
 -- `passed_over`, which the same pass has already skipped.
 WITH next AS MATERIALIZED (
     SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, RowMapping, func, select
 
 from overnight.models.admin import Fairness, StarvingUser, UserShare
-from overnight_server.domain.fairness import TaskInterval, jain, receipts
+from overnight_server.domain.fairness_report import TaskInterval, jain, receipts
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
