@@ -2,7 +2,7 @@
 
 from overnight.models.explain import Reason
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.reasons import at
+from overnight_server.domain.reasons import format_instant
 from overnight_server.domain.results import StoppedByBudget
 from overnight_server.explain.explain import explain
 from tests.support.deployment import CLAIM_SETTINGS, Deployment
@@ -25,7 +25,7 @@ def test_a_budget_that_cannot_pay_is_named(deployment: Deployment) -> None:
     assert reason.code == "budget"
     assert reason.message == (
         "needs $2.50, and $1.00 is left of the night's budget: the next night begins at"
-        f" {at(begins)}, or ask an operator to raise it with `overnight budget user`"
+        f" {format_instant(begins)}, or ask an operator to raise it with `overnight budget user`"
     )
     assert reason.details == {
         "budget": "night",

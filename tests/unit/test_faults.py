@@ -50,8 +50,8 @@ def test_a_point_with_a_file_fails_once_in_all_processes(tmp_path: Path) -> None
 
 def test_a_kill_ends_the_process_at_once() -> None:
     program = (
-        "from overnight_server.fault_points import arm, fault; arm('reap.after_look=kill');"
-        "fault('reap.after_look'); print('alive')"
+        "from overnight_server.fault_points import arm, fault; arm('reap.after_search=kill');"
+        "fault('reap.after_search'); print('alive')"
     )
 
     ended = subprocess.run(
@@ -66,17 +66,17 @@ def test_a_kill_ends_the_process_at_once() -> None:
 
 
 def test_a_delay_waits() -> None:
-    arm("reap.after_look=delay:0.05")
+    arm("reap.after_search=delay:0.05")
     began = time.monotonic()
 
-    fault("reap.after_look")
+    fault("reap.after_search")
 
     assert time.monotonic() - began >= 0.05
 
 
 def test_several_points_are_armed_at_once(tmp_path: Path) -> None:
-    assert parse(f"reap.after_look=delay:6@{tmp_path}/a, settle.after_commit=drop") == [
-        Fault("reap.after_look", Mode.DELAY, 6.0, tmp_path / "a"),
+    assert parse(f"reap.after_search=delay:6@{tmp_path}/a, settle.after_commit=drop") == [
+        Fault("reap.after_search", Mode.DELAY, 6.0, tmp_path / "a"),
         Fault("settle.after_commit", Mode.DROP),
     ]
 

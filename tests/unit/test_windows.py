@@ -56,9 +56,9 @@ def test_a_night_spans_midnight() -> None:
     )
 
     assert (evening.is_open, night.is_open, morning.is_open) == (False, True, False)
-    assert evening.turns_at == at("2026-07-01T20:00+00:00")
-    assert night.turns_at == at("2026-07-02T04:00+00:00")
-    assert morning.turns_at == at("2026-07-02T20:00+00:00")
+    assert evening.changes_at == at("2026-07-01T20:00+00:00")
+    assert night.changes_at == at("2026-07-02T04:00+00:00")
+    assert morning.changes_at == at("2026-07-02T20:00+00:00")
     assert morning.closed_at == at("2026-07-02T04:00+00:00")
 
 
@@ -143,8 +143,8 @@ def test_the_state_of_a_window_is_consistent(window: NightWindow, instant: datet
     assert state.opens_at < state.closes_at
     assert state.is_open == (state.opens_at <= instant < state.closes_at)
     assert state.closed_at <= min(instant, state.opens_at)
-    assert instant < state.turns_at
-    assert state.turns_at - instant < timedelta(hours=49)
+    assert instant < state.changes_at
+    assert state.changes_at - instant < timedelta(hours=49)
 
 
 @given(WINDOWS, INSTANTS)

@@ -84,7 +84,7 @@ def retry_dag(
         params = {"user_id": user_id, "dag_id": dag_id}
         if tx.execute(statement("tasks_of_graph"), params).first() is None:
             raise DagNotFound
-        ended = tx.execute(statement("badly_ended"), params).scalars().all()
+        ended = tx.execute(statement("retryable_tasks_of_graph"), params).scalars().all()
         revived = _revive_all(tx, user_id, ended, attempts=attempts, caps=caps, actor=actor)
         if not revived:
             status = tx.execute(statement("status_of_graph"), {"dag_id": dag_id}).scalar_one()
@@ -147,7 +147,7 @@ def revive(
     tasks wait, so the `caps` apply; operators pass None. A task that ran because this one failed
     is not undone.
     """
-    unmet = tx.execute(statement("waits_in_vain"), {"task_id": task_id}).first()
+    unmet = tx.execute(statement("unsatisfiable_parent"), {"task_id": task_id}).first()
     if unmet is not None:
         raise InvalidRequest(
             "task_id",

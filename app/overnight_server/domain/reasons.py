@@ -28,19 +28,19 @@ class ReasonCode(StrEnum):
     BEHIND = "behind"
 
 
-def at(instant: datetime) -> str:
-    """Write an instant for people, in UTC to the minute.
+def format_instant(instant: datetime) -> str:
+    """Return an instant as text for people, in UTC to the minute.
 
-    >>> at(datetime(2026, 11, 16, 22, 0, tzinfo=UTC))
+    >>> format_instant(datetime(2026, 11, 16, 22, 0, tzinfo=UTC))
     '2026-11-16 22:00Z'
     """
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%MZ}"
 
 
-def lasting(seconds: float) -> str:
-    """Write a duration for people, to the minute if it has any.
+def format_duration(seconds: float) -> str:
+    """Return a duration as text for people: in seconds below a minute, else in hours and minutes.
 
-    >>> lasting(20), lasting(1800), lasting(2 * 3600), lasting(5000)
+    >>> format_duration(20), format_duration(1800), format_duration(2 * 3600), format_duration(5000)
     ('20 s', '30 min', '2 h', '1 h 23 min')
     """
     whole = max(0, int(seconds))
@@ -50,13 +50,13 @@ def lasting(seconds: float) -> str:
     return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
 
 
-def listed(words: list[str], total: int | None = None) -> str:
-    """Name some things in a sentence, and say how many more there are.
+def join_names(names: list[str], total: int | None = None) -> str:
+    """Return the names as one phrase; with `total`, add how many more there are.
 
-    >>> listed(["a", "b"]), listed(["a", "b"], 5)
+    >>> join_names(["a", "b"]), join_names(["a", "b"], 5)
     ('a and b', 'a, b and 3 more')
     """
-    more = (total or len(words)) - len(words)
-    parts = [*words, f"{more} more"] if more > 0 else words
+    more = (total or len(names)) - len(names)
+    parts = [*names, f"{more} more"] if more > 0 else names
     *first, last = parts
     return f"{', '.join(first)} and {last}" if first else last

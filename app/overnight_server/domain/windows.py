@@ -54,8 +54,8 @@ class WindowState:
     closed_at: datetime
 
     @property
-    def turns_at(self) -> datetime:
-        """When it next opens or closes."""
+    def changes_at(self) -> datetime:
+        """When the window next opens or closes."""
         return self.closes_at if self.is_open else self.opens_at
 
 

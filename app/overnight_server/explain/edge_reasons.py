@@ -7,7 +7,7 @@ from overnight.models.explain import Reason
 from overnight_server.domain.graphs import CancelReason, Condition, OnUnmet
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.reasons import ReasonCode, at, listed
+from overnight_server.domain.reasons import ReasonCode, format_instant, join_names
 
 Row = Mapping[str, Any]
 
@@ -16,7 +16,7 @@ def dependency_reason(task: Row, parents: Sequence[Row]) -> Reason:
     """Return the reason that names the parents a task waits for, and how each must end."""
     unmet = task["unmet"]
     edges = [_edge(row) for row in parents]
-    names = listed([_describe(edge) for edge in edges], unmet) if edges else unmet
+    names = join_names([_describe(edge) for edge in edges], unmet) if edges else unmet
     noun = "tasks" if unmet != 1 else "task"
     return Reason(
         code=ReasonCode.DEPENDENCY,
@@ -29,7 +29,7 @@ def cancelled_by_parent_reason(task: Row, parents: Sequence[Row]) -> Reason:
     """Return the reason of a task that was cancelled because parents ended differently."""
     edges = [_edge(row) for row in parents if State(row["state"]) in FINAL]
     failure = task["failure_reason"]
-    awaited = f": it waited for {listed([_describe(edge) for edge in edges])}" if edges else ""
+    awaited = f": it waited for {join_names([_describe(edge) for edge in edges])}" if edges else ""
     advice = (
         "nothing failed, so it was not needed"
         if failure == CancelReason.NOT_NEEDED
@@ -37,7 +37,8 @@ def cancelled_by_parent_reason(task: Row, parents: Sequence[Row]) -> Reason:
     )
     return Reason(
         code=ReasonCode.STATE,
-        message=f"it was cancelled at {at(task['finished_at'])} ({failure}){awaited}; {advice}",
+        message=f"it was cancelled at {format_instant(task['finished_at'])} ({failure}){awaited};"
+        f" {advice}",
         details={
             "state": task["state"],
             "since": task["finished_at"],

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from overnight.models.explain import Reason
-from overnight_server.domain.reasons import ReasonCode, at, listed
+from overnight_server.domain.reasons import ReasonCode, format_instant, join_names
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 
 # How many draining workers are listed by id.
@@ -19,7 +19,8 @@ def pause_reason(facts: PauseFacts, subject: str, option: str) -> Reason:
     since = pause.paused_at
     return Reason(
         code=ReasonCode.PAUSED,
-        message=f"{subject} paused since {at(since)}{note}: {ends} `overnight resume {option}`",
+        message=f"{subject} paused since {format_instant(since)}{note}: {ends} `overnight resume"
+        f" {option}`",
         details={
             "scope": pause.scope,
             "target": pause.target,
@@ -82,7 +83,7 @@ def _no_worker(facts: TaskFacts) -> Reason:
         is_one = len(draining) == 1
         message = (
             f"{'the only live worker drains' if is_one else 'all live workers drain'}"
-            f" ({listed(draining[:MAX_LISTED], len(draining))}) and"
+            f" ({join_names(draining[:MAX_LISTED], len(draining))}) and"
             f" {'accepts' if is_one else 'accept'} no new tasks: `overnight drain {draining[0]}"
             " --undo` lets it accept tasks again, or start another with `overnight worker`"
         )
@@ -100,7 +101,7 @@ def _no_free_slot(pools: Sequence[PoolFacts]) -> Reason:
     texts = [f"{count['pool']} ({count['busy']} of {count['slots']} busy)" for count in counts]
     return Reason(
         code=ReasonCode.SLOTS,
-        message=f"no slot is free in {listed(texts)}: one must become free, or a worker join",
+        message=f"no slot is free in {join_names(texts)}: one must become free, or a worker join",
         details={"pools": counts},
     )
 
@@ -115,7 +116,7 @@ def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
     nearest = min(missing, key=lambda name: (len(missing[name]), name))
     if mixed:
         advice = (
-            f"some workers of {listed(mixed)} do, but any worker of a pool may get its tasks:"
+            f"some workers of {join_names(mixed)} do, but any worker of a pool may get its tasks:"
             " give those workers a pool of their own"
         )
     else:
@@ -133,9 +134,11 @@ def _no_handler(facts: TaskFacts) -> Reason:
     task_type, able = facts.task["type"], _able_pools(facts)
     knowing = [pool for pool in facts.pools if pool.knowing]
     mixed = [pool.name for pool in able if any(task_type in types for types in pool.slots.types)]
-    names = listed([pool.name for pool in able])
+    names = join_names([pool.name for pool in able])
     if mixed:
-        problem = f"not all workers of {listed(mixed)} have a handler for the type {task_type!r}"
+        problem = (
+            f"not all workers of {join_names(mixed)} have a handler for the type {task_type!r}"
+        )
         advice = (
             "any worker of a pool may get its tasks: give all of them the handler, or those that"
             " have it a pool of their own"
@@ -154,7 +157,7 @@ def _no_handler(facts: TaskFacts) -> Reason:
         others = [f"{pool.name} ({_obstacle(facts, pool)})" for pool in knowing]
         problem = (
             f"the workers of {names} have no handler for the type {task_type!r}, only those of"
-            f" {listed(others)} have one"
+            f" {join_names(others)} have one"
         )
         advice = f"undo that, or start workers of {able[0].name} with the handler"
     return Reason(

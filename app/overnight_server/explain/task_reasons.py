@@ -22,7 +22,7 @@ from overnight_server.domain.budgets import Budget
 from overnight_server.domain.graphs import CancelReason
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, State
-from overnight_server.domain.reasons import ReasonCode, at, lasting, listed
+from overnight_server.domain.reasons import ReasonCode, format_duration, format_instant, join_names
 from overnight_server.explain.edge_reasons import cancelled_by_parent_reason, dependency_reason
 from overnight_server.explain.facts import PoolFacts, TaskFacts
 from overnight_server.explain.next_pass import PassOutcome, Stage
@@ -98,7 +98,7 @@ def order_reasons(facts: TaskFacts, outcomes: Sequence[PassOutcome]) -> list[Rea
 
 def _describe_order(facts: TaskFacts, best: PassOutcome, own_tasks: list[str]) -> str:
     verb = "goes" if len(own_tasks) == 1 else "go"
-    ahead = f"{listed(own_tasks)} {verb} first" if own_tasks else "others go first"
+    ahead = f"{join_names(own_tasks)} {verb} first" if own_tasks else "others go first"
     free = "1 slot is free" if best.free == 1 else f"{best.free} slots are free"
     match _limiting_stage(facts, best):
         case Stage.ROOM:
@@ -151,7 +151,7 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
         yield Reason(
             code=ReasonCode.RETRY_AT,
             message=f"{attempts} attempts are spent ({task['failure_reason'] or 'failed'});"
-            f" the task {due} {at(retry_at)}",
+            f" the task {due} {format_instant(retry_at)}",
             details={
                 "retry_at": retry_at,
                 "attempts": task["attempts"],
@@ -174,7 +174,8 @@ def _approval(task: Mapping[str, Any]) -> Reason:
     spent = task["cost_usd"]
     night_ends_at = task["night_ends_at"]
     next_night = (
-        f"; without approval it continues when the next night begins at {at(night_ends_at)}"
+        "; without approval it continues when the next night begins at"
+        f" {format_instant(night_ends_at)}"
         if budget is Budget.NIGHT and night_ends_at is not None
         else ""
     )
@@ -245,7 +246,7 @@ def _describe_shortage(
         shortage = f"${left:.2f} is left of {name}"
     need = f"needs ${needs:.2f}, and " if needs else ""
     next_night = (
-        f"the next night begins at {at(task['night_ends_at'])}, or "
+        f"the next night begins at {format_instant(task['night_ends_at'])}, or "
         if budget is Budget.NIGHT and limit
         else ""
     )
@@ -257,8 +258,8 @@ def _deadline(facts: TaskFacts) -> Iterator[Reason]:
     if deadline is not None and deadline <= facts.task["now"]:
         yield Reason(
             code=ReasonCode.DEADLINE,
-            message=f"its deadline {at(deadline)} has passed: the next sweep ends it; submit it"
-            " again with a later one",
+            message=f"its deadline {format_instant(deadline)} has passed: the next sweep ends it;"
+            " submit it again with a later one",
             details={"deadline_at": deadline},
         )
 
@@ -291,7 +292,7 @@ def _window(facts: TaskFacts) -> Iterator[Reason]:
     late = "; only tasks that were waiting when it closed may start before" if is_late else ""
     yield Reason(
         code=ReasonCode.WINDOW,
-        message=f"the night window {facts.window} opens at {at(opens_at)}{late}",
+        message=f"the night window {facts.window} opens at {format_instant(opens_at)}{late}",
         details=details,
     )
 
@@ -303,7 +304,8 @@ def _plan_concurrency(facts: TaskFacts) -> Iterator[Reason]:
     disabled_at = facts.task["disabled_at"]
     if disabled_at is not None:
         message = (
-            f"the user is disabled since {at(disabled_at)}: an operator enables the user again with"
+            f"the user is disabled since {format_instant(disabled_at)}: an operator enables the"
+            " user again with"
             " `overnight user enable`"
         )
     elif most == 0:
@@ -340,21 +342,26 @@ def _monthly_hours(facts: TaskFacts) -> Iterator[Reason]:
         )
     elif needs > limit:
         message = (
-            f"needs {lasting(needs)}, more than the {lasting(limit)} of a whole month: lower its"
+            f"needs {format_duration(needs)}, more than the {format_duration(limit)} of a whole"
+            " month: lower its"
             " timeout"
         )
     elif used >= limit:
         message = (
-            f"the month's {lasting(limit)} are used up: the next month begins at {at(resets_at)}"
+            f"the month's {format_duration(limit)} are used up: the next month begins at"
+            f" {format_instant(resets_at)}"
         )
     elif reserved and needs <= left + reserved:
         message = (
-            f"needs {lasting(needs)}, {lasting(left)} left until {at(resets_at)}: lower its"
-            f" timeout, or wait for the {lasting(reserved)} that are reserved for running tasks"
+            f"needs {format_duration(needs)}, {format_duration(left)} left until"
+            f" {format_instant(resets_at)}: lower its"
+            f" timeout, or wait for the {format_duration(reserved)} that are reserved for running"
+            " tasks"
         )
     else:
         message = (
-            f"needs {lasting(needs)}, {lasting(left)} left until {at(resets_at)}: lower its timeout"
+            f"needs {format_duration(needs)}, {format_duration(left)} left until"
+            f" {format_instant(resets_at)}: lower its timeout"
             " or wait"
         )
     yield Reason(
@@ -376,8 +383,8 @@ def _locks(facts: TaskFacts) -> Iterator[Reason]:
         holder = show_task(lock["task_id"])
         yield Reason(
             code=ReasonCode.LOCK,
-            message=f"{lock['key']} is held by {holder} since {at(lock['since'])}: this task can"
-            " start when that one ends",
+            message=f"{lock['key']} is held by {holder} since {format_instant(lock['since'])}:"
+            " this task can start when that one ends",
             details={
                 "key": lock["key"],
                 "held_by": holder,
@@ -395,11 +402,15 @@ def _active_state(task: Mapping[str, Any]) -> Reason:
     }
     phase = phases.get(State(state), "is running")
     cancel_requested_at = task["cancel_requested_at"]
-    stop = f"; it was asked to stop at {at(cancel_requested_at)}" if cancel_requested_at else ""
+    stop = (
+        f"; it was asked to stop at {format_instant(cancel_requested_at)}"
+        if cancel_requested_at
+        else ""
+    )
     return Reason(
         code=ReasonCode.STATE,
-        message=f"it {phase} since {at(since)}, claimed by {task['claimed_by']} in the pool"
-        f" {task['pool']}{stop}",
+        message=f"it {phase} since {format_instant(since)}, claimed by {task['claimed_by']} in the"
+        f" pool {task['pool']}{stop}",
         details={
             "state": state,
             "since": since,
@@ -427,6 +438,6 @@ def _final_state(facts: TaskFacts) -> Reason:
     }.get(state, "")
     return Reason(
         code=ReasonCode.STATE,
-        message=f"it {end} at {at(task['finished_at'])}{because}{advice}",
+        message=f"it {end} at {format_instant(task['finished_at'])}{because}{advice}",
         details={"state": state.value, "since": task["finished_at"], "failure_reason": failure},
     )

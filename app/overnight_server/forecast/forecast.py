@@ -12,7 +12,7 @@ from overnight.models.tasks import ExpectedTime, Forecast
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.reasons import listed
+from overnight_server.domain.reasons import join_names
 from overnight_server.forecast.distribution import Distribution, simulate_nights
 from overnight_server.forecast.simulation import HORIZON, Simulation, WaitingTask
 from overnight_server.forecast.snapshot import ForecastInput, read_forecast_input
@@ -139,7 +139,7 @@ def _why_no_pool(data: ForecastInput) -> str:
     paused = sorted({worker["name"] for worker in data.workers if worker["paused"]})
     if paused:
         pools = "the pool {} is" if len(paused) == 1 else "the pools {} are"
-        return f"{pools.format(listed(paused))} paused: nothing starts before a pool is resumed"
+        return f"{pools.format(join_names(paused))} paused: nothing starts before a pool is resumed"
     if data.workers:
         who = "the only worker drains" if len(data.workers) == 1 else "all workers drain"
         return f"{who}: nothing starts before another joins or `overnight drain --undo`"

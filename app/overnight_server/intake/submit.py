@@ -23,7 +23,7 @@ from overnight_server.domain.ids import (
     show_task,
 )
 from overnight_server.domain.priority import critical_path_weights
-from overnight_server.domain.reasons import at
+from overnight_server.domain.reasons import format_instant
 from overnight_server.fault_points import fault
 from overnight_server.intake import references
 from overnight_server.intake.caps import NEAR_FULL, Caps, check_caps, check_caps_of_lane
@@ -275,7 +275,11 @@ def _check_deadlines(tx: Connection, tasks: Sequence[NewTask]) -> None:
         return
     now: datetime = tx.execute(select(func.clock())).scalar_one()
     if earliest <= now:
-        raise InvalidRequest("deadline_at", f"{at(earliest)} has passed", legal=f"after {at(now)}")
+        raise InvalidRequest(
+            "deadline_at",
+            f"{format_instant(earliest)} has passed",
+            legal=f"after {format_instant(now)}",
+        )
 
 
 def _insert(

@@ -99,7 +99,7 @@ def _settle_all(
         rows = db.atomically(lambda tx: tx.execute(statement(finder), params).mappings().all())
         endings = [_ending(dict(row), only_expired=only_expired) for row in rows]
         if endings:
-            fault("reap.after_look")
+            fault("reap.after_search")
         won = _record(db, endings)
         for ending in won:
             fault("reap.after_commit")

@@ -47,7 +47,7 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
     gap = 0.0 if force else sweep.interval(settings) / 2
     if not db.run_batch(StatementCall("begin_sweep", {"name": name, "gap": gap})):
         return None
-    fault("sweep.after_turn")
+    fault("sweep.after_lock")
     began = time.monotonic()
     changed = sweep.run(db, settings)
     fault("sweep.before_end")

@@ -64,7 +64,7 @@ def _lane_state(
         "user_id": user_id,
         # Under `continue` the lane stays open for tasks created before the window closed.
         "closed": not state.is_open and not carries_over,
-        "changes_at": state.turns_at,
+        "changes_at": state.changes_at,
         "carry_over_until": state.closed_at if carries_over else None,
         "stops_runs_at": (state.closes_at if state.is_open else state.closed_at) if stops else None,
     }

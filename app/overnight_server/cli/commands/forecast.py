@@ -9,7 +9,7 @@ from overnight_server.cli import connection
 from overnight_server.cli.commands.tasks import AllUsers
 from overnight_server.cli.terminal import options, output, short_ids, task_output
 from overnight_server.cli.terminal.failures import Code, CommandFailure
-from overnight_server.domain.reasons import listed
+from overnight_server.domain.reasons import join_names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -150,7 +150,7 @@ def _print_shared_notes(forecasts: "Sequence[Forecast]") -> None:
         for note in forecast.notes:
             ids_of_note.setdefault(note, []).append(output.shown_id(forecast.id))
     for note, ids in ids_of_note.items():
-        concerned = f"{listed(ids[:MOST_LISTED], len(ids))}: "
+        concerned = f"{join_names(ids[:MOST_LISTED], len(ids))}: "
         output.note(f"Note: {'' if len(ids) == len(forecasts) else concerned}{note}.")
 
 

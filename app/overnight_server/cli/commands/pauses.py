@@ -76,7 +76,7 @@ def resume(
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Start new tasks of a user, in a pool or of the deployment again; other pauses stay."""
-    from overnight_server.domain.reasons import listed
+    from overnight_server.domain.reasons import join_names
 
     if me:
         _check_only_me(user, pool, everything=everything)
@@ -102,7 +102,7 @@ def resume(
             "the deployment" if other.target is None else f"{other.scope} {other.target}"
             for other in left
         ]
-        output.note(f"Still paused: {listed(names)}.")
+        output.note(f"Still paused: {join_names(names)}.")
 
 
 def workers(
@@ -114,9 +114,9 @@ def workers(
 ) -> None:
     """List the workers with their pools, slots and last heartbeats."""
     with connection.client(url, api_key_file, as_admin=True) as client:
-        listed = client.admin.workers(offline=offline)
+        workers = client.admin.workers(offline=offline)
     if as_json:
-        output.document([task_output.as_document(worker) for worker in listed])
+        output.document([task_output.as_document(worker) for worker in workers])
         return
     rows = [
         (
@@ -129,7 +129,7 @@ def workers(
             worker.last_seen_at,
             None if worker.owner is None else f"{worker.owner}/{worker.name}",
         )
-        for worker in listed
+        for worker in workers
     ]
     optional = ("KIND", "LAST SEEN", "POOL")
     output.table(WORKER_HEADERS, rows, empty="No workers.", optional=optional)
@@ -143,9 +143,9 @@ def pools(
 ) -> None:
     """List the pools with their users, workers and slots."""
     with connection.client(url, api_key_file, as_admin=True) as client:
-        listed = client.admin.pools()
+        pools = client.admin.pools()
     if as_json:
-        output.document([task_output.as_document(pool) for pool in listed])
+        output.document([task_output.as_document(pool) for pool in pools])
         return
     rows = [
         (
@@ -157,7 +157,7 @@ def pools(
             pool.busy,
             "paused" if pool.paused else "open",
         )
-        for pool in listed
+        for pool in pools
     ]
     output.table(POOL_HEADERS, rows, empty="No pools.", optional=("KIND", "SERVES", "WORKERS"))
 

@@ -192,8 +192,8 @@ UPDATE tasks t
   FROM (SELECT child_id, count(*)::int AS edges FROM reopened GROUP BY child_id) r
  WHERE t.id = r.child_id;
 
--- name: waits_in_vain
--- A parent that has ended otherwise than the edge requires, if there is one.
+-- name: unsatisfiable_parent
+-- One parent that has ended, but not as its edge requires; no row if there is none.
 SELECT p.id, p.state, e.condition
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
@@ -203,8 +203,8 @@ SELECT p.id, p.state, e.condition
  ORDER BY p.id
  LIMIT 1;
 
--- name: badly_ended
--- The tasks of a graph that somebody cancelled, and those with an open dead letter.
+-- name: retryable_tasks_of_graph
+-- The tasks of a graph that a person cancelled, and the tasks with an unresolved dead letter.
 SELECT t.id
   FROM tasks t
  WHERE t.dag_id = :dag_id AND t.user_id = :user_id

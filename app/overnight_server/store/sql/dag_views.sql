@@ -18,7 +18,7 @@ SELECT id, title, status, total, open, completed, dead, cancelled, budget_ceilin
  LIMIT :limit;
 
 -- name: view_dag_tasks
--- The tasks of one graph in the order they came; of each only what a picture of the whole needs.
+-- The tasks of one graph, oldest first, with the columns that a drawing of the graph shows.
 SELECT id, name, title, type, state, attempts, max_attempts, started_at, finished_at, progress,
        failure_reason, error, cost_usd, wait_reason(id, state, epoch, unmet, awaits_budget) AS wait_reason,
        CASE WHEN state IN ('running', 'validating') THEN extract(epoch FROM clock() - started_at)

@@ -85,7 +85,8 @@ SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
  LIMIT :limit;
 
 -- name: view_attempts (not prepared)
--- A task's claims, the latest first; one empty row for a task without any, none for no task.
+-- The claims of a task, the latest first. A task without claims gives one row of NULLs; an unknown task
+-- gives no row.
 SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, a.ended_at, a.outcome, a.spent,
        a.error_class, a.error, a.cost_usd, a.tokens_used
   FROM tasks t
@@ -113,7 +114,7 @@ SELECT name
  ORDER BY name;
 
 -- name: view_active
--- What holds a slot now, by project and by user; as many rows as there are slots at most.
+-- The tasks that hold a slot now, counted by project and by user; at most one row per slot.
 SELECT u.name AS user_name, t.project_id, count(*) AS tasks,
        count(*) FILTER (WHERE t.bundle IS NULL) AS singles, array_agg(DISTINCT t.bundle) AS bundles
   FROM tasks t
@@ -123,7 +124,7 @@ SELECT u.name AS user_name, t.project_id, count(*) AS tasks,
  ORDER BY u.name, t.project_id;
 
 -- name: view_urgent
--- How many tasks of high priority wait, counted no further than anyone would read.
+-- How many tasks of high priority wait, counted up to a limit, so that a large backlog costs no more.
 SELECT count(*)
   FROM (SELECT 1
           FROM tasks
@@ -131,7 +132,7 @@ SELECT count(*)
          LIMIT :limit) urgent;
 
 -- name: view_agents
--- The workers, whose they are if they are agents outside, and how many tasks each runs.
+-- The workers and pull agents with the owner of each pull agent and the number of tasks that each runs.
 SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capabilities, g.types, g.joined_at,
        g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness)) AS is_alive,
@@ -146,7 +147,8 @@ SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capab
  ORDER BY g.pool, g.id;
 
 -- name: view_pools
--- The pools: who serves each and for whom, what all of its workers can do, and how much of it is busy.
+-- The pools: the workers of each, whose tasks it takes, the capabilities and types that all of its workers
+-- have, and how many of its slots are busy.
 SELECT p.name, p.kind, u.name AS serves, p.paused, count(a.id) AS workers,
        coalesce(sum(a.slots) FILTER (WHERE a.status = 'active'), 0) AS slots,
        coalesce(b.busy, 0) AS busy, count(a.id) FILTER (WHERE a.status = 'draining') AS draining,
@@ -170,7 +172,7 @@ SELECT p.name, p.kind, u.name AS serves, p.paused, count(a.id) AS workers,
  ORDER BY p.name;
 
 -- name: view_pauses (not prepared)
--- The pauses in force that keep a user waiting; all of them without a user.
+-- The active pauses that apply to a user; without a user all active pauses.
 SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.paused_at
   FROM pauses p
   LEFT JOIN users u ON p.scope = 'user' AND u.id::text = p.target
@@ -179,7 +181,7 @@ SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.pau
  ORDER BY p.id;
 
 -- name: view_audit (not prepared)
--- What people did, newest first; each half of the trail is read from its end.
+-- The acts of people, newest first. The audit log and the event log are each read backwards by their index.
 SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.detail
   FROM audit_trail t
   LEFT JOIN users u ON u.id = t.user_id
@@ -190,9 +192,10 @@ SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.deta
  LIMIT :limit;
 
 -- name: view_entries (not prepared)
--- A user's tasks that have not ended: those that somebody has, then those that wait, the next to
--- start first. Each part is found by an index of its own; tasks that can not start yet have none,
--- so they are looked for only while the lane says that there are some.
+-- A user's tasks that have not ended: first the claimed and running tasks, then the ready tasks in the
+-- order in which they start, then the tasks that cannot start yet. An index finds each of the first two
+-- parts. The third part has no index, so it is read only as far as the counters of the lane say that there
+-- are such tasks.
 SELECT t.*, :max_position AS max_position,
        wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        CASE WHEN t.state = 'ready' THEN row_number() OVER (PARTITION BY open.part ORDER BY t.sort_key, t.id) - 1 END AS ahead
@@ -213,8 +216,8 @@ SELECT t.*, :max_position AS max_position,
  LIMIT :limit;
 
 -- name: oldest_entry
--- For how many seconds the oldest of a user's startable tasks has waited; of those that come next,
--- for nobody's place is further back than a thousand.
+-- For how many seconds the oldest of a user's ready tasks has waited. Only the next thousand tasks are
+-- read, so that a large backlog costs no more.
 SELECT extract(epoch FROM clock() - min(created_at))
   FROM (SELECT created_at FROM tasks
          WHERE user_id = :user_id AND state = 'ready'
