@@ -1,4 +1,4 @@
-"""Break the deployment and see what is left: `python -m tests.chaos --seconds 60 --seed N`."""
+"""Inject faults into a stack and check it: `python -m tests.chaos --seconds 60 --seed N`."""
 
 import argparse
 import json
@@ -21,30 +21,30 @@ from tests.chaos.driver import Options, rate_for, run
 from tests.chaos.faults import FAULTS
 from tests.chaos.stack import SERVICES
 
-# What the report counts beside its faults. A name with a comma in it cannot be asked for.
+# The counts of the report besides its faults. --at-least cannot name a count with a comma.
 COUNTED: Final = (
     "submissions acknowledged",
     *(f"tasks {state}" for state in State),
-    *("graphs", "runs begun", "runs that came to an end", "open when the faults stopped"),
+    *("graphs", "runs started", "runs finished", "open when the faults stopped"),
     *("messages delivered twice", "children left by a killed main process"),
     *(f"restarts of {service}" for service in SERVICES if "-" not in service),
-    *("stale results kept aside", "runs overtaken by a later one", "tasks called poison"),
-    *("attempts in a bundle", "poison that ran", "billing months begun"),
+    *("stale results stored", "runs overtaken by a later one", "tasks marked as poison"),
+    *("attempts in a bundle", "poison that ran", "billing months started"),
 )
-# What it counts by answers and endings that nobody lists.
+# Further counts: one for each response, outcome or exit code that occurs.
 COUNTED_BY_KIND: Final = re.compile(r"attempts \w+|(submits|cancels) .+|\w+ ended with -?\d+")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run once; 0 if every check passed, 1 if any did not."""
+    """Run once; return 0 if every check passed, 1 if any failed."""
     options = _arguments(arguments)
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
-    # The driver publishes too; its lines would stand between those of the report.
+    # The driver publishes messages too; its log lines would appear inside the report.
     telemetry.configure("logfmt", "error", "chaos")
     sys.stdout.write(f"chaos: seed {seed}, {options.seconds:g} s\n")
     sys.stdout.flush()
     per_second = rate_for(options.tasks, options.seconds) if options.tasks else Options.per_second
-    with _place(options.logs) as logs:
+    with _log_directory(options.logs) as logs:
         report = run(
             Options(
                 options.seconds,
@@ -63,76 +63,83 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @contextmanager
-def _place(wanted: str | None) -> Iterator[Path]:
-    """Yield where logs go; a place of our own making goes with a run that was told to end."""
-    place = Path(wanted or tempfile.mkdtemp(prefix="overnight-chaos-"))
-    place.mkdir(parents=True, exist_ok=True)
+def _log_directory(chosen: str | None) -> Iterator[Path]:
+    """Yield the log directory; a temporary one is removed if the run is interrupted."""
+    directory = Path(chosen or tempfile.mkdtemp(prefix="overnight-chaos-"))
+    directory.mkdir(parents=True, exist_ok=True)
     try:
-        yield place
+        yield directory
     except (KeyboardInterrupt, SystemExit):
-        if wanted is None:
-            shutil.rmtree(place, ignore_errors=True)
+        if chosen is None:
+            shutil.rmtree(directory, ignore_errors=True)
         raise
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="python -m tests.chaos", description=__doc__)
-    parser.add_argument("--seconds", type=_seconds, default=60, help="how long faults come")
-    parser.add_argument("--seed", type=int, help="the same seed, the same faults; else any")
-    parser.add_argument("--tasks", type=at_least_one, help="how many submissions in all, about")
+    parser.add_argument("--seconds", type=_seconds, default=60, help="how long faults are injected")
+    parser.add_argument(
+        "--seed", type=int, help="the same seed gives the same faults; default: random"
+    )
+    parser.add_argument("--tasks", type=at_least_one, help="about how many submissions in total")
     parser.add_argument("--kill-every", type=_seconds, help="seconds between two kills")
     parser.add_argument(
-        "--drain", type=_seconds, default=120, help="seconds the deployment may take after"
+        "--drain",
+        type=_seconds,
+        default=120,
+        help="seconds that the stack may take to finish all tasks",
     )
     parser.add_argument(
         "--at-least",
         type=_minima,
         default={},
         metavar="WHAT=N,…",
-        help="what the report must count, or the run fails: kill=200,crash postgres=20",
+        help="minimum counts, or the run fails: kill=200,crash postgres=20",
     )
-    parser.add_argument("--logs", type=_folder, help="where logs and the agents' record go")
+    parser.add_argument(
+        "--logs", type=_folder, help="directory for logs and the record of the handlers"
+    )
     parser.add_argument("--json", type=_file, help="a file for the report")
     return parser.parse_args(arguments)
 
 
-def _seconds(words: str) -> float:
-    """Read a duration that begins and ends."""
+def _seconds(text: str) -> float:
+    """Read a positive, finite number of seconds."""
     try:
-        seconds = float(words)
+        seconds = float(text)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"{words!r} must be seconds above 0, such as 60")
+        raise argparse.ArgumentTypeError(f"{text!r} must be seconds above 0, such as 60")
     return seconds
 
 
-def _folder(words: str) -> str:
-    """Read where a folder is or can be, before it is needed."""
-    nearest = next(one for one in (Path(words), *Path(words).absolute().parents) if one.exists())
+def _folder(text: str) -> str:
+    """Read the path of a folder that exists or can be created."""
+    nearest = next(path for path in (Path(text), *Path(text).absolute().parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise argparse.ArgumentTypeError(f"{words!r} must be a folder that can be written to")
-    return words
+        raise argparse.ArgumentTypeError(f"{text!r} must be a folder that can be written to")
+    return text
 
 
-def _file(words: str) -> str:
-    """Read where a file can be written, before an hour's run depends on it."""
-    path = Path(words)
+def _file(text: str) -> str:
+    """Read the path of a file that can be written; checked before a long run starts."""
+    path = Path(text)
     if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise argparse.ArgumentTypeError(f"{words!r} must be a file in a folder that is there")
-    return words
+        raise argparse.ArgumentTypeError(f"{text!r} must be a file in a folder that exists")
+    return text
 
 
-def _minima(words: str) -> dict[str, int]:
-    """Read `what=count,what=count`, by the names of the report."""
+def _minima(text: str) -> dict[str, int]:
+    """Read `what=count,what=count`, with the names of the report."""
     minima = {}
-    for pair in words.split(","):
+    for pair in text.split(","):
         what, is_pair, count = (part.strip() for part in pair.rpartition("="))
         if not is_pair:
             raise argparse.ArgumentTypeError(f"{pair!r} must be WHAT=N, such as kill=200")
         if what not in {*FAULTS, *COUNTED} and not COUNTED_BY_KIND.fullmatch(what):
             kinds = ", ".join([*FAULTS, *COUNTED])
-            raise argparse.ArgumentTypeError(f"nothing counts {what!r}; there is: {kinds}")
+            raise argparse.ArgumentTypeError(f"the report has no count {what!r}; it has: {kinds}")
         minima[what] = at_least_one(count)
     return minima
 

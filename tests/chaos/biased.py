@@ -1,7 +1,7 @@
-"""Chaos with more of what mutants are told by: `python -m tests.chaos.biased TILT …`.
+"""A chaos run with more of the faults that reveal mutants: `python -m tests.chaos.biased BIAS …`.
 
-The other arguments are those of `python -m tests.chaos`. A short run must meet what a long one
-meets by and by.
+The other arguments are those of `python -m tests.chaos`. The bias makes a short run meet
+situations that are rare in an unbiased one.
 """
 
 import sys
@@ -14,20 +14,20 @@ from tests.chaos.tasks import KINDS
 
 
 def late() -> None:
-    """Freeze runs that are long enough to be overtaken, and to come back while that goes on."""
+    """Suspend long runs beyond their lease, so that they resume while a later run is active."""
     PERIODS.update({"freeze child": 1.0, "freeze": 7.0, "kill": 7.0, "burst": 3.0})
     KINDS.update({"long": 30, "night": 15})
 
 
 def crowd() -> None:
-    """Let few users with little room always have work for two pools at once."""
+    """Give few users with low limits work for two pools at all times."""
     PERIODS.update({"kill": 7.0, "burst": 1.5, "change plan": 1000.0})
     KINDS.update(dict.fromkeys(KINDS, 0) | {"quick": 20, "short": 30, "night": 50})
     load.PLANS = tuple((PlanTier.PRO, 1, {"max_concurrent_agents": 2}) for _ in range(4))
 
 
 def kin() -> None:
-    """Let most tasks spawn others, and wait for them while the first of those end."""
+    """Let most tasks spawn children and wait for them while the first ones end."""
     PERIODS.update({"kill": 7.0, "burst": 3.0})
     KINDS.update({"brood": 100})
 

@@ -1,4 +1,4 @@
-"""What must hold when the dust has settled: by SQL, by producers' and by agents' own memory."""
+"""Checks after a chaos run: the rows against invariants, producers' and handlers' records."""
 
 import json
 from collections import Counter
@@ -27,25 +27,27 @@ Findings = dict[str, list[str]]
 
 
 def invariants(stack: ChaosStack, record: Record, *, drained: bool) -> Findings:
-    """Every invariant, on one snapshot; with the agents' own record once it is complete."""
+    """Check every invariant on one snapshot; with the handlers' record once it is complete."""
     found = violations(
         stack.deployment.owner,
         drained=drained,
         acked=[ack.task_id for ack in record.acks],
         patience=SWEEP_TIME,
-        recorded_actions=HandlerRecord.read(stack.truth).recorded_actions() if drained else None,
+        recorded_actions=HandlerRecord.read(stack.handler_record).recorded_actions()
+        if drained
+        else None,
     )
     return {"invariants": describe_violations(found).splitlines()} if found else {}
 
 
 def promises(stack: ChaosStack, record: Record) -> Findings:
-    """What producers were told, against the rows."""
+    """Compare the responses that producers got with the rows."""
     rows = {
         row["id"]: row
         for row in stack.deployment.rows("SELECT id, user_id, state, idempotency_key FROM tasks")
     }
     lost = [ack for ack in record.acks if ack.task_id not in rows]
-    strange = [
+    mismatched = [
         ack
         for ack in record.acks
         if ack.task_id in rows
@@ -55,39 +57,39 @@ def promises(stack: ChaosStack, record: Record) -> Findings:
     revived = {
         row["task_id"] for row in stack.deployment.rows("SELECT DISTINCT task_id FROM dead_letters")
     }
-    # A cancelled task that is gone was acknowledged as well; the list of the lost names it.
-    uncancelled = [
+    # A cancelled task without a row is in the list of lost tasks already.
+    not_cancelled = [
         show_task(task_id)
         for task_id in record.cancelled
         if task_id in rows and rows[task_id]["state"] != "cancelled" and task_id not in revived
     ]
-    doubled = [key for key, tasks in by_key(record.acks).items() if len(tasks) > 1]
+    duplicates = [key for key, tasks in by_key(record.acks).items() if len(tasks) > 1]
     return named(
         {
-            "acknowledged and lost": lost,
-            "acknowledged under another key or user": strange,
-            "two tasks for one key": doubled,
-            "cancelled, and yet not": uncancelled,
-            "answers that should never be given": record.faults,
+            "acknowledged tasks without a row": lost,
+            "acknowledged under another key or user": mismatched,
+            "two tasks for one key": duplicates,
+            "cancelled tasks in another state": not_cancelled,
+            "responses that should never occur": record.faults,
         }
     )
 
 
-def ground_truth(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] | None) -> Findings:
-    """What the agents themselves wrote down, against the rows, besides the invariants.
+def handler_runs(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] | None) -> Findings:
+    """Compare the handlers' record with the rows.
 
-    `blamed_pids` are the processes of runs that were killed one by one: such a death may count
-    against the run; None: nobody kept count of them.
+    `blamed_pids` are the processes that were killed alone: such a death may count against the
+    run. None: they were not recorded, so the check for false poison is left out.
     """
     accepted = stack.deployment.rows(
         "SELECT a.task_id, a.epoch, t.output FROM attempts a JOIN tasks t ON t.id = a.task_id"
         " WHERE a.outcome = 'completed'"
     )
     outputs = {f"{show_task(row['task_id'])}:{row['epoch']}": row["output"] for row in accepted}
-    strange = [key for key, output in outputs.items() if (output or {}).get("key") != key]
+    mismatched = [key for key, output in outputs.items() if (output or {}).get("key") != key]
     return named(
         {
-            "accepted with an output that is not the run's own": strange,
+            "accepted with an output that is not the run's own": mismatched,
             "poison that ran too often": _too_often(stack, truth),
             "in a bundle again after one crashed": [
                 show_task(row["task_id"])
@@ -96,7 +98,7 @@ def ground_truth(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] 
                     " GROUP BY task_id HAVING count(*) > 1"
                 )
             ],
-            "innocents called poison": (
+            "tasks marked as poison without cause": (
                 [] if blamed_pids is None else _false_poison(stack, truth, blamed_pids)
             ),
         }
@@ -104,9 +106,9 @@ def ground_truth(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] 
 
 
 def _too_often(stack: ChaosStack, truth: HandlerRecord) -> list[str]:
-    """Tasks that killed their process more often than they had attempts.
+    """Return poison tasks that ran more often than they had attempts.
 
-    A bundle that crashes spends nobody's attempt, so one such run more is forgiven.
+    A bundle that crashes spends no attempt, so one more run is allowed.
     """
     runs = Counter(parse_task(key.rpartition(":")[0]) for key in truth.starts)
     rows = stack.deployment.rows(f"SELECT id, max_attempts FROM tasks WHERE type = '{POISON}'")
@@ -114,7 +116,7 @@ def _too_often(stack: ChaosStack, truth: HandlerRecord) -> list[str]:
 
 
 def _false_poison(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int]) -> list[str]:
-    """Tasks of good character that were called poison, though nobody killed just their process."""
+    """Return tasks that were marked as poison although nothing killed only their process."""
     rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
         f" WHERE a.outcome = 'crash' AND t.type <> '{POISON}'"
@@ -129,38 +131,37 @@ def _false_poison(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int]
 
 
 def falsely_blamed(stack: ChaosStack, truth: HandlerRecord, killed_pids: set[int]) -> Findings:
-    """Runs of innocents recorded as their own crash, though nobody killed just their process."""
+    """Find runs recorded as a crash although nothing killed only their process."""
     rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
         f" WHERE a.outcome = 'crash' AND t.type NOT IN ('{POISON}', 'stubborn')"
     )
     keys = [f"{show_task(row['task_id'])}:{row['epoch']}" for row in rows]
-    # One that died before its handler began may well have been killed alone.
-    begun = [key for key in keys if truth.starts.get(key)]
+    # A run that died before its handler started may have been killed alone.
+    started = [key for key in keys if truth.starts.get(key)]
     return named(
         {
-            "innocent runs recorded as crashes of their own": [
-                key for key in begun if truth.starts[key][0]["pid"] not in killed_pids
+            "runs recorded as crashes without cause": [
+                key for key in started if truth.starts[key][0]["pid"] not in killed_pids
             ]
         }
     )
 
 
 def replay(stack: ChaosStack) -> Findings:
-    """Send old messages once more, and have them taken with whatever still lies in Redis.
+    """Publish old messages again and wait until workers have taken all messages in Redis.
 
-    Nothing may come of it: `moved` says so once the workers have ended, and with them what they
-    were still looking at.
+    The messages must have no effect; `moved` checks that after the workers have ended.
     """
     rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
         " JOIN tasks t ON t.id = a.task_id ORDER BY a.claimed_at DESC LIMIT :limit",
         limit=REPLAYED,
     )
-    _give_back(stack)
-    arrived = stack.publish(rows)
-    if arrived < len(rows):
-        return {"replay": [f"{len(rows) - arrived} messages could not be sent"]}
+    _requeue_unacked(stack)
+    sent = stack.publish(rows)
+    if sent < len(rows):
+        return {"replay": [f"{len(rows) - sent} messages could not be sent"]}
     try:
         wait_until(lambda: not _queued(stack), timeout=60, what="the queues to be empty", pause=0.2)
     except AssertionError as error:
@@ -169,7 +170,7 @@ def replay(stack: ChaosStack) -> Findings:
 
 
 def moved(stack: ChaosStack, before: Mapping[str, object]) -> Findings:
-    """What has changed since the footprint `before`, when only old messages were sent."""
+    """Find changes since the footprint `before`; old messages must cause none."""
     after = footprint(stack)
     changed = [
         f"{what}: {before[what]} -> {count}"
@@ -179,20 +180,20 @@ def moved(stack: ChaosStack, before: Mapping[str, object]) -> Findings:
     return named({"replay changed something": changed})
 
 
-def _give_back(stack: ChaosStack) -> None:
-    """Put back what killed workers had taken and not acknowledged, as the broker would in time."""
+def _requeue_unacked(stack: ChaosStack) -> None:
+    """Requeue messages that killed workers took and did not acknowledge."""
     with fail_fast_client(stack.redis.url) as client:
         taken: dict[bytes, bytes] = client.hgetall(UNACKED)  # type: ignore[assignment]
-        for tag, words in taken.items():
-            message, _, queue = json.loads(words)
+        for tag, delivery in taken.items():
+            message, _, queue = json.loads(delivery)
             client.rpush(f"{PREFIX}{queue}", json.dumps(message))
             client.hdel(UNACKED, tag.decode())
 
 
 def _queued(stack: ChaosStack) -> dict[str, int]:
-    """Count the messages that nobody has taken, and those that somebody has and is not done with.
+    """Count the messages in the queues and the unacknowledged ones.
 
-    The maintenance queue fills again with every tick, so its messages are none of ours.
+    The maintenance queue gets new messages with every tick, so it is left out.
     """
     with fail_fast_client(stack.redis.url) as client:
         lengths = {
@@ -207,17 +208,16 @@ def _queued(stack: ChaosStack) -> dict[str, int]:
 
 
 def footprint(stack: ChaosStack) -> dict[str, object]:
-    """How much has happened so far: any move, run, entry, expense, gift or late result adds to it.
+    """Return counts that any further move, run, ledger row, cost, artifact or stale result changes.
 
-    What the agents wrote down themselves counts too: a handler that ran again may have left no
-    trace in the rows.
+    The handlers' record is included: a handler that ran again may have changed no row.
     """
     counts = ", ".join(f"(SELECT count(*) FROM {table}) AS {table}" for table in GROWING)
     rows = stack.deployment.one(
         "SELECT (SELECT sum(revision) FROM tasks) AS revisions,"
         f" (SELECT sum(usd) FROM spending) AS usd, {counts}"
     )
-    truth = HandlerRecord.read(stack.truth)
+    truth = HandlerRecord.read(stack.handler_record)
     return {
         **rows,
         "handlers begun": sum(map(len, truth.starts.values())),

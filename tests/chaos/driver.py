@@ -1,4 +1,4 @@
-"""One run: build the deployment, break it from a seed while it works, let it recover, and check."""
+"""One chaos run: start a stack, inject faults from a seed, let it recover, and check it."""
 
 import time
 from collections import Counter
@@ -22,41 +22,43 @@ from tests.support.invariants import watch_plans
 
 @dataclass(frozen=True)
 class Options:
-    """How long and how hard."""
+    """The duration, load and faults of a run."""
 
     seconds: float = 60.0
     seed: int = 0
     per_second: float = 12.0
     kill_every: float | None = None
     drain_seconds: float = 120.0
-    # What the report must count at least, by its own names.
+    # Minimum counts of the report, by their names in it.
     at_least: Mapping[str, int] = field(default_factory=dict)
 
 
 def rate_for(tasks: int, seconds: float) -> float:
-    """Return how many single tasks a second make so many in all, with graphs and bursts."""
+    """Return the rate of single tasks that gives this total together with graphs and bursts."""
     in_bursts = BURST / PERIODS["burst"]
     return max(1.0, (tasks / seconds - in_bursts) / (1 + GRAPHS_SHARE * GRAPH_SIZE))
 
 
-def run(options: Options, place: Path) -> Report:
-    """Carry out one run and return what it came to; logs and the agents' record stay in `place`."""
+def run(options: Options, log_directory: Path) -> Report:
+    """Carry out one run and return its report; all logs stay in `log_directory`."""
     report = Report(options.seed, options.seconds)
-    with chaos_stack(place) as stack:
+    with chaos_stack(log_directory) as stack:
         watch_plans(stack.deployment.owner)
         stack.start()
         stack.ready()
-        stack.keep()
-        load, injector = _break(stack, options, report)
+        stack.start_restarter()
+        load, injector = _inject_faults(stack, options, report)
         drained = _recover(stack, load, options, report)
-        truth = HandlerRecord.read(stack.truth)
-        _check(stack, load, injector, truth, report, drained=drained)
-        _count(stack, load, injector, truth, report)
-    report.demand(options.at_least)
+        handler_record = HandlerRecord.read(stack.handler_record)
+        _check(stack, load, injector, handler_record, report, drained=drained)
+        _count(stack, load, injector, handler_record, report)
+    report.require(options.at_least)
     return report
 
 
-def _break(stack: ChaosStack, options: Options, report: Report) -> tuple[Load, FaultInjector]:
+def _inject_faults(
+    stack: ChaosStack, options: Options, report: Report
+) -> tuple[Load, FaultInjector]:
     producers = users(stack.deployment, stack.api_url, Random(options.seed), options.seconds)
     load = Load(stack, producers, options.seed, options.per_second)
     injector = FaultInjector(stack, load, producers, stack.logs / "faults.log", FAULTS)
@@ -67,17 +69,17 @@ def _break(stack: ChaosStack, options: Options, report: Report) -> tuple[Load, F
         load.finish(timeout=0)
         raise
     finally:
-        # Even if the injector fails: a process that is never let go never ends either.
-        injector.let_go()
+        # Even if the injector fails: a stopped process could never end.
+        injector.end_all()
     injector.heal()
-    report.add(checks.named({"planned, and never done": injector.undone()}))
+    report.add(checks.named({"planned faults that never occurred": injector.missing_faults()}))
     return load, injector
 
 
 def _recover(stack: ChaosStack, load: Load, options: Options, report: Report) -> bool:
     began = time.monotonic()
     if not load.finish(options.drain_seconds):
-        report.add({"producers": ["some submissions were never answered"]})
+        report.add({"producers": ["some submissions got no response"]})
     report.work["open when the faults stopped"] = stack.open_tasks()
     while (left := stack.open_tasks()) and time.monotonic() - began < options.drain_seconds:
         time.sleep(0.2)
@@ -96,7 +98,7 @@ def _check(
     stack: ChaosStack,
     load: Load,
     injector: FaultInjector,
-    truth: HandlerRecord,
+    handler_record: HandlerRecord,
     report: Report,
     *,
     drained: bool,
@@ -108,13 +110,13 @@ def _check(
     quiet_since = datetime.now(UTC)
     before = checks.footprint(stack)
     if drained:
-        # While runs go on, neither record is complete.
-        report.add(checks.ground_truth(stack, truth, injector.killed_pids))
+        # While tasks run, neither the rows nor the handlers' record is complete.
+        report.add(checks.handler_runs(stack, handler_record, injector.killed_pids))
         report.add(checks.replay(stack))
         report.add(leaks.at_rest(stack))
-    report.add(checks.falsely_blamed(stack, truth, injector.killed_pids))
+    report.add(checks.falsely_blamed(stack, handler_record, injector.killed_pids))
     report.add(leaks.exits(stack.exits))
-    report.add(leaks.departure(stack, stack.retire()))
+    report.add(leaks.after_shutdown(stack, stack.shut_down()))
     if drained:
         report.add(checks.moved(stack, before))
     findings, errors = logs.of_postgres(stack)
@@ -132,7 +134,7 @@ def _count(
     stack: ChaosStack,
     load: Load,
     injector: FaultInjector,
-    truth: HandlerRecord,
+    handler_record: HandlerRecord,
     report: Report,
 ) -> None:
     rows = stack.deployment.rows
@@ -143,30 +145,30 @@ def _count(
         "submissions acknowledged": len(load.record.acks),
         **{f"tasks {state}": count for state, count in sorted(states.items())},
         **dict(sorted(load.record.counts.items())),
-        "runs begun": len(truth.starts),
-        "runs that came to an end": len(truth.ends),
+        "runs started": len(handler_record.starts),
+        "runs finished": len(handler_record.ends),
     }
     report.faults |= dict(sorted(injector.counts.items()))
     report.faults |= {f"restarts of {name}": n for name, n in sorted(stack.restarts.items())}
     report.consequences |= {
         f"{command} ended with {code}": count
         for (command, code), count in sorted(
-            Counter((one.service.partition("-")[0], one.code) for one in stack.exits).items()
+            Counter((end.service.partition("-")[0], end.code) for end in stack.exits).items()
         )
     }
     outcomes = rows("SELECT outcome, count(*) AS n FROM attempts GROUP BY 1 ORDER BY 1")
     report.consequences |= {
         **{f"attempts {row['outcome']}": row["n"] for row in outcomes},
-        "stale results kept aside": rows("SELECT count(*) AS n FROM stale_results")[0]["n"],
-        "runs overtaken by a later one": len(truth.overtaken()),
-        "tasks called poison": rows("SELECT count(*) AS n FROM dead_letters WHERE poison_pill")[0][
-            "n"
-        ],
+        "stale results stored": rows("SELECT count(*) AS n FROM stale_results")[0]["n"],
+        "runs overtaken by a later one": len(handler_record.overtaken()),
+        "tasks marked as poison": rows("SELECT count(*) AS n FROM dead_letters WHERE poison_pill")[
+            0
+        ]["n"],
         "attempts in a bundle": rows(
             "SELECT count(*) AS n FROM attempts WHERE bundle IS NOT NULL AND started_at IS NOT NULL"
         )[0]["n"],
         "poison that ran": sum(
-            line["type"] == POISON for lines in truth.starts.values() for line in lines
+            line["type"] == POISON for lines in handler_record.starts.values() for line in lines
         ),
-        "billing months begun": rows("SELECT count(*) AS n FROM lanes WHERE cycle > 47")[0]["n"],
+        "billing months started": rows("SELECT count(*) AS n FROM lanes WHERE cycle > 47")[0]["n"],
     }

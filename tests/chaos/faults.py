@@ -1,4 +1,4 @@
-"""Everything that is done to the deployment, each a short function with its chances from a seed."""
+"""The faults of a chaos run, one short function each; random choices come from the seed."""
 
 import os
 import re
@@ -20,48 +20,48 @@ from overnight_server.domain.ids import TaskId
 from overnight_server.domain.plans import PlanLimits
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.handler_record import HandlerRecord
-from tests.chaos.injector import Act, FaultInjector
+from tests.chaos.injector import FaultFunction, FaultInjector
 from tests.chaos.plan import CUT, LINK, PRODUCER, SPOILED, TO_POSTGRES, Step
 from tests.chaos.proxy import LinkFault, ProxyLink
-from tests.chaos.stack import Service, resume, stop_clock
+from tests.chaos.stack import Service, resume, suspend
 from tests.support.invariants import describe_violations, violations
 from tests.support.workers import is_gone
 
 BURST: Final = 40
 REVIVED_AT_ONCE: Final = 3
-# How long what was killed may take to be gone, on a busy machine.
+# How long a killed process may take to disappear on a busy machine.
 GONE_SECONDS: Final = 5.0
 
 
 def kill(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """End any process of the deployment without a word."""
+    """Kill a service and its children with SIGKILL."""
     return _send(injector, step, signal.SIGKILL)
 
 
 def term(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Ask any process to end, as a deploy does."""
+    """Send SIGTERM to a service, as a deploy does."""
     return _send(injector, step, signal.SIGTERM)
 
 
 def kill_main(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Kill a worker's main process alone: for a while, nobody ends the children it left."""
-    service = _staffed(injector, step.on)
+    """Kill only a worker's main process; its children live on for a while."""
+    service = _started_service(injector, step.on)
     if service is None or service.process is None:
         return None
     family = _processes(injector.stack.pids(service.name))
     guard, seconds = service.process.guard_pid, random.uniform(1, 4)
-    # The guard would end the children at once, which few supervisors do.
-    stop_clock([guard])
+    # The guard process would end the children at once, which few supervisors do.
+    suspend([guard])
     injector.stack.expect_end(service.process.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
         os.kill(service.process.pid, signal.SIGKILL)
     injector.busy.add(service.name)
 
     def end() -> bool:
-        injector.counts["children left by a killed main process"] += len(_living(family))
+        injector.counts["children left by a killed main process"] += len(_alive(family))
         resume([guard])
         injector.busy.discard(service.name)
-        _see_gone(injector, service.name, family)
+        _check_gone(injector, service.name, family)
         return True
 
     injector.lasts(step, seconds, end)
@@ -69,7 +69,7 @@ def kill_main(injector: FaultInjector, random: Random, step: Step) -> str | None
 
 
 def kill_child(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Kill one process of a worker's pool; its worker lives."""
+    """Kill one process of a worker's pool; the main process lives on."""
     child = _child(injector, random, step)
     if child is None:
         return None
@@ -80,8 +80,8 @@ def kill_child(injector: FaultInjector, random: Random, step: Step) -> str | Non
 
 
 def freeze(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Stop a process and its children beyond any lease, then let them go on."""
-    service, pids = _staffed(injector, step.on), injector.stack.pids(step.on)
+    """Stop a service and its children for longer than a lease, then resume them."""
+    service, pids = _started_service(injector, step.on), injector.stack.pids(step.on)
     if service is None or not pids:
         return None
     seconds = random.uniform(1.2, 2) * service.settings.lease_seconds
@@ -90,7 +90,7 @@ def freeze(injector: FaultInjector, random: Random, step: Step) -> str | None:
 
 
 def freeze_child(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Stop one process of a worker's pool beyond its lease, while its worker looks well."""
+    """Stop one process of a worker's pool for longer than its lease."""
     child = _child(injector, random, step)
     if child is None:
         return None
@@ -101,12 +101,12 @@ def freeze_child(injector: FaultInjector, random: Random, step: Step) -> str | N
 
 def _freeze(injector: FaultInjector, step: Step, pids: list[int], seconds: float) -> None:
     frozen, until = _processes(pids), time.monotonic() + seconds
-    stop_clock(pids)
+    suspend(pids)
     injector.busy.add(step.on)
 
     def end() -> bool:
-        outlasted = time.monotonic() >= until and any(_living(frozen))
-        resume([process.pid for process in _living(frozen)])
+        outlasted = time.monotonic() >= until and any(_alive(frozen))
+        resume([process.pid for process in _alive(frozen)])
         injector.busy.discard(step.on)
         return outlasted
 
@@ -114,7 +114,7 @@ def _freeze(injector: FaultInjector, step: Step, pids: list[int], seconds: float
 
 
 def crash_postgres(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Restart Postgres without a shutdown; now and then it stays away for a while."""
+    """Crash Postgres and start it again, sometimes after a pause."""
     away = random.choice([0.0, 0.0, 0.5, 2.0])
     injector.stack.postgres.stop(immediate=True)
     time.sleep(away)
@@ -123,19 +123,19 @@ def crash_postgres(injector: FaultInjector, random: Random, step: Step) -> str:
 
 
 def flush_redis(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Wipe the broker."""
+    """Delete all keys of Redis."""
     with fail_fast_client(injector.stack.redis.url) as client:
         client.flushall()
     return "flushed"
 
 
 def restart_redis(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Kill the broker and start it again with what it had written down."""
+    """Kill Redis and start it again with its data."""
     return _restart_redis(injector, random, empty=False)
 
 
 def empty_redis(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Kill the broker and start another in its place that knows nothing."""
+    """Kill Redis and start it again without its data."""
     return _restart_redis(injector, random, empty=True)
 
 
@@ -143,7 +143,7 @@ def _restart_redis(injector: FaultInjector, random: Random, *, empty: bool) -> s
     server, away = injector.stack.redis, random.choice([0.0, 1.0])
     server.stop(immediate=True)
     if empty:
-        # It appends every write to files here; Redis would read them again.
+        # Redis would load the append-only files again.
         shutil.rmtree(server.server.data / "appendonlydir")
     time.sleep(away)
     server.start()
@@ -151,12 +151,12 @@ def _restart_redis(injector: FaultInjector, random: Random, *, empty: bool) -> s
 
 
 def hang_redis(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Stop the broker without closing a connection."""
+    """Stop the process of Redis; its connections stay open."""
     server = injector.stack.redis
     if not server.running:
         return None
     pid, seconds = server.pid, random.uniform(1, 5)
-    stop_clock([pid])
+    suspend([pid])
 
     def end() -> bool:
         hung = server.running and server.pid == pid
@@ -168,7 +168,7 @@ def hang_redis(injector: FaultInjector, random: Random, step: Step) -> str | Non
 
 
 def break_link(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Spoil one process's way to one of its servers."""
+    """Break the connection of one service to one of its servers."""
     name, link = _link(injector, random, step.on)
     if link is None:
         return None
@@ -178,7 +178,7 @@ def break_link(injector: FaultInjector, random: Random, step: Step) -> str | Non
     seconds, before = random.uniform(0.5, 5), link.spoiled
     link.become(LinkFault(fault), delay_seconds=random.uniform(0.05, 1))
     if fault == LinkFault.REFUSE:
-        # Those it has already would go on as if nothing were the matter.
+        # Connections that are open already would otherwise continue to work.
         link.cut()
 
     def end() -> bool:
@@ -190,13 +190,13 @@ def break_link(injector: FaultInjector, random: Random, step: Step) -> str | Non
 
 
 def burst(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Submit much at once."""
+    """Submit many tasks at once."""
     injector.load.burst(BURST)
     return str(BURST)
 
 
 def change_a_plan(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Give a user more or less than before."""
+    """Change the limits of a user."""
     producer = random.choice(injector.producers)
     limits = PlanLimits(random.randint(1, 8), random.choice([30, 60]), random.choice([9, 90, None]))
     tier = random.choice(list(PlanTier))
@@ -205,7 +205,7 @@ def change_a_plan(injector: FaultInjector, random: Random, step: Step) -> str:
 
 
 def revive(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Give dead tasks another chance."""
+    """Retry a few dead letters."""
     rows = injector.stack.deployment.rows(
         "SELECT task_id FROM dead_letters WHERE resolution IS NULL ORDER BY id LIMIT 50"
     )
@@ -222,7 +222,7 @@ def revive(injector: FaultInjector, random: Random, step: Step) -> str | None:
 
 
 def repeat_messages(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Deliver messages once more, in any order: of claims that wait, that run and that are over."""
+    """Publish messages of waiting, running and ended claims again, in random order."""
     rows = injector.stack.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
         " JOIN tasks t ON t.id = a.task_id ORDER BY a.ended_at IS NULL DESC, a.claimed_at DESC"
@@ -234,18 +234,20 @@ def repeat_messages(injector: FaultInjector, random: Random, step: Step) -> str 
     return str(sent) if sent else None
 
 
-def look(injector: FaultInjector, random: Random, step: Step) -> str:
-    """Do nothing for once but look: the invariants hold at every instant, not only at the end."""
+def check_invariants(injector: FaultInjector, random: Random, step: Step) -> str:
+    """Check the invariants in the middle of the run: they hold at every instant."""
     for server in (injector.stack.postgres, injector.stack.redis):
         if not server.running:
-            injector.found("servers", f"{server.log.name}: it ended")
+            injector.add_finding("servers", f"{server.log.name}: the server ended by itself")
     found = violations(injector.stack.deployment.owner)
     if found:
-        injector.found("invariants in the middle", *describe_violations(found).splitlines())
-    return describe_violations(found) or "all well"
+        injector.add_finding(
+            "invariants during the faults", *describe_violations(found).splitlines()
+        )
+    return describe_violations(found) or "no violation"
 
 
-FAULTS: Final[Mapping[str, Act]] = {
+FAULTS: Final[Mapping[str, FaultFunction]] = {
     "kill": kill,
     "kill main": kill_main,
     "kill child": kill_child,
@@ -262,33 +264,33 @@ FAULTS: Final[Mapping[str, Act]] = {
     "change plan": change_a_plan,
     "revive": revive,
     "repeat messages": repeat_messages,
-    "look": look,
+    "look": check_invariants,
     **{f"{LINK}{fault}": break_link for fault in SPOILED},
 }
 
 
 def _send(injector: FaultInjector, step: Step, number: signal.Signals) -> str | None:
-    service = _filled(injector, step.on)
+    service = _running_service(injector, step.on)
     family = _processes(injector.stack.pids(step.on))
     if service is None or not injector.stack.signal(step.on, number):
         return None
     if number is signal.SIGKILL:
-        injector.later(GONE_SECONDS, lambda: _see_gone(injector, step.on, family))
+        injector.later(GONE_SECONDS, lambda: _check_gone(injector, step.on, family))
     return f"{step.on} {family[0].pid}" if family else step.on
 
 
-def _filled(injector: FaultInjector, name: str) -> Service | None:
-    """Return a service if somebody fills it and nothing is being done to them."""
+def _running_service(injector: FaultInjector, name: str) -> Service | None:
+    """Return a service if it runs and no lasting fault hits it."""
     service = injector.stack.services[name]
     return service if service.process is not None and name not in injector.busy else None
 
 
-def _staffed(injector: FaultInjector, name: str) -> Service | None:
-    """Return a service if somebody fills it who is past the start; a worker then has children.
+def _started_service(injector: FaultInjector, name: str) -> Service | None:
+    """Return a service if its start is complete; a worker then has children.
 
-    A worker that loses one of its first children gives up, and its supervisor tries again.
+    A worker that loses one of its first children gives up and is started again.
     """
-    service = _filled(injector, name)
+    service = _running_service(injector, name)
     if service is None or service.process is None:
         return None
     joined = rf"queue=worker_joined worker=\S*:{service.process.pid}:"
@@ -298,16 +300,16 @@ def _staffed(injector: FaultInjector, name: str) -> Service | None:
 
 
 def _child(injector: FaultInjector, random: Random, step: Step) -> int | None:
-    """Choose a process of a worker's pool, one that runs something if there is one."""
-    service = _staffed(injector, step.on)
+    """Choose a process of a worker's pool, preferably one that runs a task."""
+    service = _started_service(injector, step.on)
     children = [] if service is None else injector.stack.pids(service.name)[1:]
-    at_work = HandlerRecord.read(injector.stack.truth).at_work()
-    busy = [child for child in children if child in at_work]
+    running_pids = HandlerRecord.read(injector.stack.handler_record).running_pids()
+    busy = [child for child in children if child in running_pids]
     return random.choice(busy or children) if children else None
 
 
 def _processes(pids: list[int]) -> list[psutil.Process]:
-    """Return processes that are known again even if others get their numbers."""
+    """Return process objects, which stay valid if a pid is used again."""
     found = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
@@ -315,17 +317,19 @@ def _processes(pids: list[int]) -> list[psutil.Process]:
     return found
 
 
-def _living(processes: list[psutil.Process]) -> list[psutil.Process]:
-    return [one for one in processes if one.is_running() and not is_gone(one)]
+def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in processes if process.is_running() and not is_gone(process)]
 
 
-def _see_gone(injector: FaultInjector, name: str, family: list[psutil.Process]) -> None:
-    """See that nothing is left of a process that was killed, its children included."""
+def _check_gone(injector: FaultInjector, name: str, family: list[psutil.Process]) -> None:
+    """Add a finding if a killed process or one of its children is still alive."""
     deadline = time.monotonic() + GONE_SECONDS
-    while (left := _living(family)) and time.monotonic() < deadline:
+    while (left := _alive(family)) and time.monotonic() < deadline:
         time.sleep(0.05)
     if left:
-        injector.found("outlived a killed process", *(f"{name}: {one.pid}" for one in left))
+        injector.add_finding(
+            "processes that survived a kill", *(f"{name}: {one.pid}" for one in left)
+        )
 
 
 def _link(injector: FaultInjector, random: Random, way: str) -> tuple[str, ProxyLink | None]:

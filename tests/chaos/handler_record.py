@@ -1,4 +1,4 @@
-"""The fake agents' own record of what they did: lines that only grow, whoever is killed when."""
+"""The record that the chaos handlers write of their runs, as an append-only file of JSON lines."""
 
 import json
 import os
@@ -13,42 +13,43 @@ from typing import Any, Final
 from overnight_server.domain.ids import parse_task
 from tests.support.recorded_actions import RecordedAction
 
-PLACE: Final = "CHAOS_TRUTH"
+#: Environment variable with the path of the record.
+RECORD_PATH: Final = "CHAOS_HANDLER_RECORD"
 
 
-def note(what: str, key: str, **more: object) -> None:
-    """Append one line; a single write, so that lines of many processes never mix."""
+def append(what: str, key: str, **more: object) -> None:
+    """Append one line in a single write, so that lines of several processes never mix."""
     line = {"what": what, "key": key, "pid": os.getpid(), "at": time.monotonic(), **more}
-    place = os.open(os.environ[PLACE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = os.open(os.environ[RECORD_PATH], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
-        os.write(place, json.dumps(line).encode() + b"\n")
+        os.write(file, json.dumps(line).encode() + b"\n")
     finally:
-        os.close(place)
+        os.close(file)
 
 
 @dataclass
 class HandlerRecord:
-    """What really happened, by run; a run is named `<task>:<epoch>`."""
+    """Starts and ends of runs; the key of a run is `<task>:<epoch>`."""
 
     starts: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
     ends: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     @classmethod
-    def read(cls, place: Path) -> "HandlerRecord":
-        """Read the record; a line that a kill cut short tells nothing."""
-        return cls.of(place.read_text().splitlines() if place.exists() else [])
+    def read(cls, path: Path) -> "HandlerRecord":
+        """Read the record; return an empty one if no handler has written yet."""
+        return cls.of(path.read_text().splitlines() if path.exists() else [])
 
     @classmethod
     def of(cls, lines: Iterable[str]) -> "HandlerRecord":
         """Sort lines into starts and ends."""
-        truth = cls()
+        record = cls()
         for text in lines:
             line = json.loads(text)
-            (truth.starts if line["what"] == "start" else truth.ends)[line["key"]].append(line)
-        return truth
+            (record.starts if line["what"] == "start" else record.ends)[line["key"]].append(line)
+        return record
 
     def recorded_actions(self) -> list[RecordedAction]:
-        """Return the record run by run: each start with its end, and an end without a start."""
+        """Return one action for each start with its end, and for each end without a start."""
         return [
             _recorded_action(key, start, end)
             for key in self.starts.keys() | self.ends.keys()
@@ -57,8 +58,8 @@ class HandlerRecord:
             )
         ]
 
-    def at_work(self) -> set[int]:
-        """Return the processes that have begun a run and not come to its end."""
+    def running_pids(self) -> set[int]:
+        """Return the pids of processes that have started a run and not ended it."""
         return {
             start["pid"]
             for key, starts in self.starts.items()
@@ -67,19 +68,19 @@ class HandlerRecord:
         }
 
     def overtaken(self) -> list[str]:
-        """Return runs whose handler came to its end after a later run of the task had begun.
+        """Return the runs whose handler ended after a later run of the task had started.
 
-        Nobody can prevent that in a process that was stopped beyond its lease; its result must
-        not count, that is all.
+        This is unavoidable in a process that was stopped beyond its lease; the result of such a
+        run must not be accepted.
         """
-        begun: dict[str, dict[int, float]] = defaultdict(dict)
+        started_at: dict[str, dict[int, float]] = defaultdict(dict)
         for key, lines in self.starts.items():
             task, _, epoch = key.rpartition(":")
-            begun[task][int(epoch)] = lines[0]["at"]
+            started_at[task][int(epoch)] = lines[0]["at"]
         late = []
         for key, lines in self.ends.items():
             task, _, epoch = key.rpartition(":")
-            later = [at for other, at in begun[task].items() if other > int(epoch)]
+            later = [at for other, at in started_at[task].items() if other > int(epoch)]
             if later and lines[0]["at"] > min(later):
                 late.append(key)
         return late

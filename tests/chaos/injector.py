@@ -1,4 +1,4 @@
-"""Who carries out a plan of faults: each at its time, none of it for ever, all of it counted."""
+"""Inject the faults of a plan at their times, end those that last, and count them."""
 
 import heapq
 import time
@@ -18,104 +18,104 @@ from tests.chaos.load import Load, Producer
 from tests.chaos.plan import LASTING, Step, another
 from tests.chaos.stack import ChaosStack
 
-# A step that found nobody to hit is tried again so much later.
+# A step without a target is tried again after this time.
 AGAIN_SECONDS: Final = 0.5
-# How much longer than planned a run may go on for a kind of fault that has not come yet.
+# How much longer than planned a run may last for a kind of fault that has not occurred yet.
 OVERTIME_SECONDS: Final = 30.0
-# What carries out a step: it says what it did, or None if there was nobody to do it to.
-Act: TypeAlias = "Callable[[FaultInjector, Random, Step], str | None]"
+# Injects one fault; returns a description of it, or None if there was no target.
+FaultFunction: TypeAlias = "Callable[[FaultInjector, Random, Step], str | None]"
 
 
 @dataclass
 class FaultInjector:
-    """Carries out a plan, and takes back what must not last."""
+    """Carries out a plan and ends the faults that last."""
 
     stack: ChaosStack
     load: Load
     producers: list[Producer]
     log: Path
-    acts: "Mapping[str, Act]"
+    functions: "Mapping[str, FaultFunction]"
     counts: Counter[str] = field(default_factory=Counter)
     killed_pids: set[int] = field(default_factory=set)
     findings: dict[str, list[str]] = field(default_factory=dict)
     # Service that nothing else happens to, so that what was begun there runs its course.
     busy: set[str] = field(default_factory=set)
     _planned: set[str] = field(default_factory=set)
-    _waiting: list[Step] = field(default_factory=list)
+    _steps: list[Step] = field(default_factory=list)
     _ends: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     _number: int = 0
     _began: float = 0.0
 
     def perform(self, steps: Sequence[Step], seconds: float) -> None:
-        """Do every step at its time, and heal in between what was to last only a while."""
+        """Carry out every step at its time, and end lasting faults when their time is over."""
         self._planned = {step.fault for step in steps}
-        self._waiting = sorted(steps)
+        self._steps = sorted(steps)
         self._began = time.monotonic()
-        while (now := self._now()) < seconds + (OVERTIME_SECONDS if self.undone() else 0):
-            self._take_back(time.monotonic())
-            while self._waiting and self._waiting[0].at <= now:
-                step = heapq.heappop(self._waiting)
+        while (now := self._now()) < seconds + (OVERTIME_SECONDS if self.missing_faults() else 0):
+            self._end_due_faults(time.monotonic())
+            while self._steps and self._steps[0].at <= now:
+                step = heapq.heappop(self._steps)
                 if now < seconds or not self.counts[step.fault]:
-                    self._do(step)
+                    self._inject(step)
             time.sleep(0.02)
 
-    def undone(self) -> list[str]:
-        """Name the planned kinds of fault that have not come to anything."""
+    def missing_faults(self) -> list[str]:
+        """Return the planned kinds of fault that have not occurred."""
         return sorted(fault for fault in self._planned if not self.counts[fault])
 
     def heal(self) -> None:
-        """Take back everything at once, so that the deployment may recover."""
-        self.let_go()
+        """End all faults and restore the plans of all users, so that the stack can recover."""
+        self.end_all()
         for producer in self.producers:
             change_plan(self.stack.deployment.app, producer.user_id, PlanTier.ENTERPRISE)
 
-    def let_go(self) -> None:
-        """Hold nothing and nobody any longer."""
-        self._take_back(float("inf"))
+    def end_all(self) -> None:
+        """End every lasting fault and every fault of a link."""
+        self._end_due_faults(float("inf"))
         for link in self.stack.links:
             link.heal()
 
     def later(self, seconds: float, end: Callable[[], None]) -> None:
-        """Have something taken back after a while."""
+        """Call `end` after this time."""
         self._number += 1
         heapq.heappush(self._ends, (time.monotonic() + seconds, self._number, end))
 
     def lasts(self, step: Step, seconds: float, end: Callable[[], bool]) -> None:
-        """Have a fault taken back after a while; it counts if it was one, else it is repeated."""
+        """End a fault after this time; count it if `end` returns True, else repeat it."""
 
-        def over() -> None:
+        def finish() -> None:
             if end():
                 self.counts[step.fault] += 1
             else:
-                self._again(step, "it came to nothing")
+                self._repeat(step, "it had no effect")
 
-        self.later(seconds, over)
+        self.later(seconds, finish)
 
-    def found(self, what: str, *ones: str) -> None:
-        """Note what must not be."""
-        self.findings.setdefault(what, []).extend(ones)
+    def add_finding(self, what: str, *details: str) -> None:
+        """Add something that must not happen to the report."""
+        self.findings.setdefault(what, []).extend(details)
 
-    def _take_back(self, now: float) -> None:
+    def _end_due_faults(self, now: float) -> None:
         while self._ends and self._ends[0][0] <= now:
             heapq.heappop(self._ends)[2]()
 
-    def _do(self, step: Step) -> None:
+    def _inject(self, step: Step) -> None:
         try:
-            done = self.acts[step.fault](self, Random(step.dice), step)
+            description = self.functions[step.fault](self, Random(step.dice), step)
         except (DatabaseUnreachable, RedisError) as error:
-            self._again(step, str(error).splitlines()[0])
+            self._repeat(step, str(error).splitlines()[0])
             return
-        if done is None:
-            self._again(step, "nobody to do it to")
+        if description is None:
+            self._repeat(step, "no target")
             return
         if step.fault not in LASTING:
             self.counts[step.fault] += 1
-        self._log(f"{step.fault}: {done}")
+        self._log(f"{step.fault}: {description}")
 
-    def _again(self, step: Step, reason: str) -> None:
+    def _repeat(self, step: Step, reason: str) -> None:
         self._log(f"no {step.fault} {step.on} yet: {reason}")
-        again = replace(step, at=self._now() + AGAIN_SECONDS, on=another(step))
-        heapq.heappush(self._waiting, again)
+        repeated = replace(step, at=self._now() + AGAIN_SECONDS, on=another(step))
+        heapq.heappush(self._steps, repeated)
 
     def _now(self) -> float:
         return time.monotonic() - self._began

@@ -10,17 +10,17 @@ import psycopg2
 
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.checks import Findings, named
-from tests.chaos.stack import ChaosStack, Departure, Exit, Service
+from tests.chaos.stack import ChaosStack, Exit, Service, Shutdown
 
-# What a process answers SIGTERM with: leaving, or the default while it is still starting.
+# Exit codes after SIGTERM: an orderly end, or the default action while the process starts.
 ORDERLY: Final = {0, 128 + signal.SIGTERM}
 KILLED: Final = 128 + signal.SIGKILL
-# How long connections of whoever has gone may take to be noticed.
+# How long a server may take to notice that a client is shutdown.
 NOTICED_SECONDS: Final = 10.0
 
 
-class Held(NamedTuple):
-    """How many connections a process may hold at rest, and each child of its pool besides."""
+class ConnectionLimit(NamedTuple):
+    """How many connections an idle service may hold, and each child of its pool besides."""
 
     postgres: int
     redis: int
@@ -28,39 +28,41 @@ class Held(NamedTuple):
     redis_per_child: int = 0
 
 
-# As counted on an idle stack after work without faults: whatever is above comes from the faults,
-# and would grow with every fault.
-HELD: Final = {
-    # To Redis one for each caller it ever served at once, those that gave up waiting included.
-    "api": Held(postgres=5, redis=20),
-    "dispatcher": Held(postgres=2, redis=4),
-    # To Redis six as a worker, one to wake others, and those that Celery keeps for its commands.
-    "maintenance": Held(postgres=2, redis=12),
-    "beat": Held(postgres=0, redis=2),
-    # Its main process opens one to Postgres for each word and closes it.
-    "worker": Held(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),
+# Counted on an idle stack after work without faults: connections above these limits were leaked
+# by faults, and would grow with every fault.
+LIMITS: Final = {
+    # To Redis one for each request that was served at the same time, including abandoned ones.
+    "api": ConnectionLimit(postgres=5, redis=20),
+    "dispatcher": ConnectionLimit(postgres=2, redis=4),
+    # To Redis six as a worker, one for wake-ups, and those that Celery keeps for remote control.
+    "maintenance": ConnectionLimit(postgres=2, redis=12),
+    "beat": ConnectionLimit(postgres=0, redis=2),
+    # The main process opens a connection to Postgres for each statement and closes it.
+    "worker": ConnectionLimit(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),
 }
 
 
 def at_rest(stack: ChaosStack) -> Findings:
-    """What a deployment that has nothing to do holds too much of, while all of it still runs."""
+    """Find orphaned processes and excess connections of an idle stack that still runs."""
     deadline = time.monotonic() + NOTICED_SECONDS
     return named(
         {
-            "processes that belong to nobody": _lasting(stack.strays, deadline),
-            "more connections than a deployment at rest holds": _lasting(
-                lambda: _hoarded(stack), deadline
+            "processes that belong to no service": _still_found(stack.orphans, deadline),
+            "more connections than an idle stack needs": _still_found(
+                lambda: _excess_connections(stack), deadline
             ),
-            "connections that only a server knows": _lasting(lambda: _forgotten(stack), deadline),
+            "server connections without a client": _still_found(
+                lambda: _dead_connections(stack), deadline
+            ),
         }
     )
 
 
 def exits(ends: Iterable[Exit], *explained: int) -> Findings:
-    """Ends of processes that nothing done to them explains; `explained` codes are no wonder."""
+    """Find exits that no signal explains; exits with a code in `explained` are expected."""
     return named(
         {
-            "processes that ended by themselves": [
+            "processes that ended without a signal": [
                 f"{one.service}: {one.code}" + (f" after {one.sent.name}" if one.sent else "")
                 for one in ends
                 if one.code not in explained and not _is_explained(one)
@@ -69,17 +71,19 @@ def exits(ends: Iterable[Exit], *explained: int) -> Findings:
     )
 
 
-def departure(stack: ChaosStack, gone: Departure) -> Findings:
-    """What is left when every process was asked to go: nothing, and each went in order."""
+def after_shutdown(stack: ChaosStack, shutdown: Shutdown) -> Findings:
+    """Find services that did not end in order, and processes and connections that are left."""
     deadline = time.monotonic() + NOTICED_SECONDS
     return named(
         {
-            "processes that would not end in order": [
-                f"{name}: {code}" for name, code in gone.codes.items() if code not in ORDERLY
+            "services that did not end in order": [
+                f"{name}: {code}" for name, code in shutdown.codes.items() if code not in ORDERLY
             ],
-            "surviving processes": gone.survivors,
-            "connections that nobody closed": _lasting(lambda: _left_open(stack), deadline),
-            "connections that only a server knows": _lasting(lambda: _forgotten(stack), deadline),
+            "surviving processes": shutdown.survivors,
+            "connections that were not closed": _still_found(lambda: _open_links(stack), deadline),
+            "server connections without a client": _still_found(
+                lambda: _dead_connections(stack), deadline
+            ),
         }
     )
 
@@ -94,45 +98,45 @@ def _is_explained(one: Exit) -> bool:
             return False
 
 
-def _lasting(look: Callable[[], list[str]], deadline: float) -> list[str]:
-    """Return what a look finds and goes on finding."""
+def _still_found(look: Callable[[], list[str]], deadline: float) -> list[str]:
+    """Return what `look` still finds at the deadline."""
     while (found := look()) and time.monotonic() < deadline:
         time.sleep(0.1)
     return found
 
 
-def _hoarded(stack: ChaosStack) -> list[str]:
+def _excess_connections(stack: ChaosStack) -> list[str]:
     found = []
     for service in stack.services.values():
         children = int(service.settings.concurrency) if service.command == "worker" else 0
-        held = HELD[service.command]
+        limit = LIMITS[service.command]
         most = (
-            held.postgres + children * held.postgres_per_child,
-            held.redis + children * held.redis_per_child,
+            limit.postgres + children * limit.postgres_per_child,
+            limit.redis + children * limit.redis_per_child,
         )
-        now = _carried(service)
+        now = _open_connections(service)
         if any(count > limit for count, limit in zip(now, most, strict=True)):
             found.append(f"{service.name}: {now} to Postgres and Redis, {most} at most")
     return found
 
 
-def _carried(service: Service) -> tuple[int, int]:
+def _open_connections(service: Service) -> tuple[int, int]:
     return service.postgres.open_connections, service.redis.open_connections
 
 
-def _left_open(stack: ChaosStack) -> list[str]:
-    """Connections on a link though nobody should be there to hold them."""
+def _open_links(stack: ChaosStack) -> list[str]:
+    """Return links with open connections after all services have ended."""
     return [
-        f"{service.name}: {_carried(service)} to Postgres and Redis"
+        f"{service.name}: {_open_connections(service)} to Postgres and Redis"
         for service in stack.services.values()
-        if any(_carried(service))
+        if any(_open_connections(service))
     ]
 
 
-def _forgotten(stack: ChaosStack) -> list[str]:
-    """Connections that a server holds to nobody: every other end is in this process, in a link."""
+def _dead_connections(stack: ChaosStack) -> list[str]:
+    """Return server connections without a client; every client end is a link in this process."""
     ours = {one.laddr.port for one in psutil.Process().net_connections("tcp4") if one.laddr}
-    return [told for port, told in [*_backends(stack), *_clients(stack)] if port not in ours]
+    return [client for port, client in [*_backends(stack), *_clients(stack)] if port not in ours]
 
 
 def _backends(stack: ChaosStack) -> list[tuple[int, str]]:

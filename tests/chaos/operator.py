@@ -1,4 +1,4 @@
-"""An operator at work in a process of its own, so that its faults are its own as well."""
+"""One act of an operator in its own process, so that fault points can kill it."""
 
 import os
 import sys
@@ -13,7 +13,7 @@ from overnight_server.store.db import ADMIN, DatabaseUnreachable, Db
 
 
 def main() -> int:
-    """Give one dead task another chance, or let one wait for another.
+    """Retry one dead letter, or add an edge between two tasks.
 
     `python -m tests.chaos.operator URL TASK [PARENT USER]`
     """

@@ -44,7 +44,7 @@ LINK: Final = "link: "
 TO_POSTGRES: Final = " to postgres"
 TO_REDIS: Final = " to redis"
 PRODUCER: Final = "producer"
-WAYS: Final = (
+LINKS: Final = (
     *(who + TO_POSTGRES for who in ("api", "dispatcher", "maintenance", "worker", PRODUCER)),
     *(who + TO_REDIS for who in ("api", "dispatcher", "maintenance", "worker", "beat")),
 )
@@ -119,7 +119,7 @@ def _links(random: Random, seconds: float) -> Iterator[Step]:
     """Spoil links in rounds, each with every fault; in a round no way is spoiled twice."""
     columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in SPOILED]
     for instants in zip(*columns, strict=True):
-        ways = Deck(WAYS, random)
+        ways = Deck(LINKS, random)
         for fault, at in zip(SPOILED, instants, strict=True):
             way = ways.deal(lambda way, fault=fault: fits(fault, way))  # type: ignore[misc]
             yield Step(at, f"{LINK}{fault}", random.getrandbits(32), way)

@@ -1,4 +1,4 @@
-"""What a run comes to: counts, what was found broken, and the seed to see it again."""
+"""The report of a chaos run: counts, findings, and the seed to repeat it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass
 class Report:
-    """One run, in numbers and findings; without findings it passed."""
+    """Counts and findings of one run; a run without findings has passed."""
 
     seed: int
     seconds: float
@@ -18,31 +18,31 @@ class Report:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was found broken."""
+        """Whether no check found anything."""
         return not self.findings
 
     def add(self, findings: Mapping[str, list[str]]) -> None:
-        """Take up what a check found."""
+        """Add the findings of a check."""
         for what, ones in findings.items():
             self.findings.setdefault(what, []).extend(ones)
 
-    def demand(self, at_least: Mapping[str, int]) -> None:
-        """Find it broken if less than this was counted, whatever it was that was asked for."""
+    def require(self, at_least: Mapping[str, int]) -> None:
+        """Add a finding for each count that is below its minimum."""
         counted = {**self.work, **self.faults, **self.consequences}
-        short = [
+        below = [
             f"{what}: {counted.get(what, 0)}, not {count}"
             for what, count in at_least.items()
             if counted.get(what, 0) < count
         ]
-        if short:
-            self.add({"less than was asked for": short})
+        if below:
+            self.add({"counts below the minimum": below})
 
     def as_dict(self) -> dict[str, object]:
-        """Return everything, for programs."""
+        """Return the report as a JSON object."""
         return {**asdict(self), "passed": self.passed}
 
     def text(self) -> str:
-        """Return everything, for people."""
+        """Return the report as text for a terminal."""
         lines = [f"chaos, seed {self.seed}, {self.seconds:g} s of faults"]
         for title, counts in (
             ("work", self.work),
@@ -53,13 +53,15 @@ class Report:
             lines += [f"  {count:>8}  {what}" for what, count in counts.items()]
         lines += ["", *self.notes]
         if self.passed:
-            lines.append("\n0 lost, 0 accepted twice, 0 over a limit: every check passed")
+            lines.append(
+                "\nevery check passed: no task lost, no result accepted twice, no limit exceeded"
+            )
         else:
-            lines.append("\nBROKEN")
+            lines.append("\nFAILED")
             for what, ones in self.findings.items():
                 lines.append(f"  {what}")
                 lines += [f"    {one}" for one in ones]
         lines.append(
-            f"see it again: python -m tests.chaos --seconds {self.seconds:g} --seed {self.seed}"
+            f"repeat it with: python -m tests.chaos --seconds {self.seconds:g} --seed {self.seed}"
         )
         return "\n".join(lines)

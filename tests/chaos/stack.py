@@ -29,7 +29,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings
 from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
-from tests.chaos.handler_record import PLACE
+from tests.chaos.handler_record import RECORD_PATH
 from tests.chaos.proxy import FaultProxy, ProxyLink
 from tests.support.deployment import Deployment
 from tests.support.servers import postgres_server, redis_server
@@ -40,8 +40,8 @@ CLOCKS: Final[dict[str, object]] = {
     "lease_seconds": 3,
     "heartbeat_interval": 1,
     "claim_ttl": 3,
-    # Shorter than any run can be lost in: as with the usual clocks, a worker that was cut off for
-    # so long that its runs gave up is seen to have been away.
+    # Shorter than the time in which a run loses its claim: as with the default settings, a worker
+    # that was cut off until its runs gave up counts as absent.
     "worker_liveness": 1.5,
     "lease_check_interval": 0.5,
     "timeout_check_interval": 1,
@@ -60,7 +60,7 @@ CLOCKS: Final[dict[str, object]] = {
     "max_tasks_per_child": 100,
     "handlers": "tests.chaos.handlers",
 }
-# Every process of the deployment, some of them twice, and a second pool.
+# Every kind of process, some of them twice, and a second pool.
 SERVICES: Final[dict[str, dict[str, object]]] = {
     "api": {},
     "dispatcher": {},
@@ -75,30 +75,30 @@ SERVICES: Final[dict[str, dict[str, object]]] = {
 MARK: Final = "CHAOS_RUN"
 PREFIX: Final = "chaos:"
 RESTART_PAUSE_SECONDS: Final = 0.3
-LOOK_SECONDS: Final = 0.1
+CHECK_SECONDS: Final = 0.1
 
 
 @dataclass
 class Service:
-    """One place in the deployment, whoever fills it at the moment."""
+    """One named process of the stack, started again whenever it ends."""
 
     name: str
     settings: Settings
     postgres: ProxyLink
     redis: ProxyLink
     process: GuardedProgram | None = None
-    free_since: float = 0.0
+    ended_at: float = 0.0
     starts: int = 0
 
     @property
     def command(self) -> str:
-        """What runs here: `worker` for `worker-2`."""
+        """The command that it runs: `worker` for `worker-2`."""
         return self.name.partition("-")[0]
 
 
 @dataclass(frozen=True)
 class Exit:
-    """One end of a service's process, and what was done to it before; None: nothing."""
+    """One end of a service's process, and the signal that was sent to it before, if any."""
 
     service: str
     code: int
@@ -106,8 +106,8 @@ class Exit:
 
 
 @dataclass(frozen=True)
-class Departure:
-    """How the services ended when asked to (None: one did not), and what was left of them then."""
+class Shutdown:
+    """Exit codes after SIGTERM (None: still running), and the processes that were left."""
 
     codes: dict[str, int | None]
     survivors: list[str]
@@ -115,7 +115,7 @@ class Departure:
 
 @dataclass
 class ChaosStack:
-    """Servers, links and services; `keep` starts again whatever has ended."""
+    """Servers, links and services; `start_restarter` starts ended services again."""
 
     postgres: EmbeddedPostgres
     redis: EmbeddedRedis
@@ -132,17 +132,17 @@ class ChaosStack:
     exits: list["Exit"] = field(default_factory=list)
     _expected: dict[int, signal.Signals] = field(default_factory=dict)
     _lock: threading.RLock = field(default_factory=threading.RLock)
-    _kept: threading.Event = field(default_factory=threading.Event)
-    _keeper: threading.Thread | None = None
+    _stop_event: threading.Event = field(default_factory=threading.Event)
+    _restarter: threading.Thread | None = None
 
     @property
-    def truth(self) -> Path:
-        """Where the fake agents write."""
-        return self.logs / "truth.jsonl"
+    def handler_record(self) -> Path:
+        """The path of the record that the handlers write."""
+        return self.logs / "handler_record.jsonl"
 
     @property
     def links(self) -> list[ProxyLink]:
-        """Every link of every service, and the producer's."""
+        """The links of all services and of the producer."""
         own = [
             link for service in self.services.values() for link in (service.postgres, service.redis)
         ]
@@ -150,7 +150,7 @@ class ChaosStack:
 
     @property
     def api_url(self) -> str:
-        """Where clients call."""
+        """The base URL of the API."""
         return f"http://{LOOPBACK}:{self.services['api'].settings.api_port}"
 
     def start(self, *names: str) -> None:
@@ -158,7 +158,7 @@ class ChaosStack:
         with self._lock:
             for name in names or self.services:
                 if self.services[name].process is None:
-                    self._fill(self.services[name])
+                    self._start(self.services[name])
 
     def ready(self, timeout: float = 60) -> None:
         """Wait until the API answers and every worker has joined."""
@@ -171,7 +171,7 @@ class ChaosStack:
         )
 
     def live_workers(self) -> int:
-        """Count the workers whose presence is fresh."""
+        """Count the workers with a recent heartbeat."""
         return int(
             self.deployment.one(
                 "SELECT count(*) AS n FROM agents WHERE status = 'active'"
@@ -180,7 +180,7 @@ class ChaosStack:
         )
 
     def publish(self, attempts: Sequence[Mapping[str, Any]]) -> int:
-        """Send messages of claims, as a broker might once more; return how many arrived."""
+        """Publish the messages of claims again; return how many were sent."""
         claims = [
             Claimed(
                 Claim(TaskId(row["task_id"]), row["epoch"], row["token"]),
@@ -210,18 +210,20 @@ class ChaosStack:
         return len(claims) - len(unsent)
 
     def open_tasks(self) -> int:
-        """Count the tasks that can still move."""
+        """Count the tasks that have not ended."""
         sql = "SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes"
         return int(self.deployment.one(sql)["n"])
 
-    def keep(self) -> None:
-        """Start again whatever ends, from now on."""
-        self._keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
-        self._keeper.start()
+    def start_restarter(self) -> None:
+        """From now on, start services again when they end."""
+        self._restarter = threading.Thread(
+            target=self._restart_ended, name="restarter", daemon=True
+        )
+        self._restarter.start()
 
     def expect_end(self, pid: int, number: signal.Signals) -> None:
-        """Remember that a service's process was sent a signal: its end is no wonder."""
-        # Who was killed need not mind what it was asked before.
+        """Record that a signal was sent to a process, which explains its end."""
+        # After SIGKILL, an earlier SIGTERM does not matter.
         if self._expected.get(pid) is not signal.SIGKILL:
             self._expected[pid] = number
 
@@ -248,17 +250,19 @@ class ChaosStack:
             family = [main, *main.children(recursive=True)]
         except psutil.NoSuchProcess:
             return []
-        return [one.pid for one in family if self._is_ours(one)]
+        return [one.pid for one in family if self._belongs_to_run(one)]
 
-    def strays(self) -> list[str]:
-        """Name the processes of this run that belong to no service: left by one that has ended."""
+    def orphans(self) -> list[str]:
+        """Return the processes of this run that belong to no service."""
         with self._lock:
-            staff = {pid for name in self.services for pid in self.pids(name)}
-            return [told for pid, told in self._ours().items() if pid not in staff]
+            known_pids = {pid for name in self.services for pid in self.pids(name)}
+            return [
+                command for pid, command in self._run_processes().items() if pid not in known_pids
+            ]
 
-    def retire(self, timeout: float = 30) -> Departure:
-        """Ask every process to end, see how they do, and only then end what is left by force."""
-        self._let_go()
+    def shut_down(self, timeout: float = 30) -> Shutdown:
+        """Send SIGTERM to every service, return how each ended, then kill what is left."""
+        self._stop_restarter()
         for service in self.services.values():
             if service.process is not None:
                 service.process.send_signal(signal.SIGTERM)
@@ -269,11 +273,11 @@ class ChaosStack:
                 codes[service.name] = service.process.wait(max(0.1, deadline - time.monotonic()))
         left = self.survivors()
         self.stop()
-        return Departure(codes, left)
+        return Shutdown(codes, left)
 
     def stop(self) -> None:
-        """End everything at once, whatever state it is in."""
-        self._let_go()
+        """Kill all services."""
+        self._stop_restarter()
         for service in self.services.values():
             if service.process is not None:
                 service.process.send_signal(signal.SIGKILL)
@@ -283,45 +287,45 @@ class ChaosStack:
                 service.process = None
 
     def survivors(self) -> list[str]:
-        """Name the processes of this run that are still there, wherever they moved to."""
-        return list(self._ours().values())
+        """Return the processes of this run that are alive, in whatever session."""
+        return list(self._run_processes().values())
 
     def log_text(self, name: str) -> str:
-        """Return what the processes of a service wrote."""
+        """Return the log of a service."""
         place = self.logs / f"{name}.log"
         return place.read_text(errors="replace") if place.exists() else ""
 
-    def _ours(self) -> dict[int, str]:
+    def _run_processes(self) -> dict[int, str]:
         found = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
-                if self._is_ours(process):
+                if self._belongs_to_run(process):
                     found[process.pid] = f"{process.pid} {' '.join(process.cmdline())[:80]}"
         return found
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+    def _belongs_to_run(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get(MARK) == self.run_id
         except psutil.Error:
             return False
 
-    def _let_go(self) -> None:
-        self._kept.set()
-        if self._keeper is not None:
-            self._keeper.join()
-            self._keeper = None
-        self._kept.clear()
+    def _stop_restarter(self) -> None:
+        self._stop_event.set()
+        if self._restarter is not None:
+            self._restarter.join()
+            self._restarter = None
+        self._stop_event.clear()
 
-    def _keep(self) -> None:
-        while not self._kept.wait(LOOK_SECONDS):
+    def _restart_ended(self) -> None:
+        while not self._stop_event.wait(CHECK_SECONDS):
             with self._lock:
                 for service in self.services.values():
-                    self._look_after(service)
+                    self._restart_if_ended(service)
 
-    def _look_after(self, service: Service) -> None:
+    def _restart_if_ended(self, service: Service) -> None:
         if service.process is None:
-            if time.monotonic() - service.free_since >= RESTART_PAUSE_SECONDS:
-                self._fill(service)
+            if time.monotonic() - service.ended_at >= RESTART_PAUSE_SECONDS:
+                self._start(service)
                 self.restarts[service.command] += 1
             return
         code = service.process.exit_code()
@@ -330,10 +334,10 @@ class ChaosStack:
                 Exit(service.name, code, self._expected.pop(service.process.pid, None))
             )
             service.process.close()
-            service.process, service.free_since = None, time.monotonic()
+            service.process, service.ended_at = None, time.monotonic()
 
-    def _fill(self, service: Service) -> None:
-        marks = {MARK: self.run_id, PLACE: str(self.truth), "PYTHONPATH": str(ROOT)}
+    def _start(self, service: Service) -> None:
+        marks = {MARK: self.run_id, RECORD_PATH: str(self.handler_record), "PYTHONPATH": str(ROOT)}
         armed = self.faults.get(service.name)
         if armed is not None:
             marks["OVERNIGHT_FAULT"] = armed
@@ -360,7 +364,7 @@ class ChaosStack:
 def chaos_stack(
     logs: Path, *, services: dict[str, dict[str, object]] = SERVICES, **clocks: object
 ) -> Iterator[ChaosStack]:
-    """Start servers and proxies: servers, a database, links; nothing of the deployment runs yet."""
+    """Start Postgres, Redis and proxies, and migrate the database; no service runs yet."""
     with ExitStack() as contexts:
         postgres = contexts.enter_context(postgres_server())
         redis = contexts.enter_context(redis_server())
@@ -413,7 +417,7 @@ def _services(
 
 
 def through(url: str, link: ProxyLink) -> str:
-    """Lead an address through a link."""
+    """Return the URL with the host and port of the link."""
     parts = urlsplit(url)
     user, _, _ = parts.netloc.rpartition("@")
     return urlunsplit(parts._replace(netloc=f"{user}@{LOOPBACK}:{link.port}"))
@@ -428,13 +432,13 @@ def _connected(url: str, role: str, name: str = "chaos") -> Iterator[Db]:
         db.close()
 
 
-def stop_clock(pids: list[int]) -> None:
-    """Freeze processes, as a long pause of the whole machine would."""
+def suspend(pids: list[int]) -> None:
+    """Stop processes with SIGSTOP, like a long pause of the machine."""
     _send_all(pids, signal.SIGSTOP)
 
 
 def resume(pids: list[int]) -> None:
-    """Let frozen processes go on."""
+    """Resume stopped processes with SIGCONT."""
     _send_all(pids, signal.SIGCONT)
 
 

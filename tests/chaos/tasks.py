@@ -1,4 +1,4 @@
-"""What the producers ask for: tasks of every temper and graphs of several shapes, from a seed."""
+"""The tasks and graphs that producers submit: every kind and several shapes, from a seed."""
 
 from dataclasses import dataclass
 from random import Random

@@ -1,4 +1,4 @@
-"""What a chaos run cannot do is refused before it begins."""
+"""The arguments of `python -m tests.chaos`."""
 
 from pathlib import Path
 
@@ -10,20 +10,20 @@ from tests.chaos.report import Report
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
-    """Note what would have been run, instead of breaking a deployment for it."""
-    asked: list[Options] = []
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
+    """Replace the run by one that only records its options."""
+    recorded: list[Options] = []
 
     def run(options: Options, _: Path) -> Report:
-        asked.append(options)
+        recorded.append(options)
         return Report(options.seed, options.seconds)
 
     monkeypatch.setattr(chaos, "run", run)
-    return asked
+    return recorded
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "said"),
+    ("option", "value", "message"),
     [
         ("--seconds", "0", "'0' must be seconds above 0"),
         ("--seconds", "-3", "'-3' must be seconds above 0"),
@@ -36,31 +36,39 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[Options]:
         ("--at-least", "kill=-1", "'-1' must be a whole number from 1"),
         ("--at-least", "kill=many", "'many' must be a whole number from 1"),
         ("--at-least", "kill", "'kill' must be WHAT=N, such as kill=200"),
-        ("--json", "nowhere/x.json", "'nowhere/x.json' must be a file in a folder that is there"),
+        ("--json", "nowhere/x.json", "'nowhere/x.json' must be a file in a folder that exists"),
         ("--logs", __file__, f"'{__file__}' must be a folder that can be written to"),
-        ("--at-least", "nonsense=3", "nothing counts 'nonsense'; there is: kill, kill main"),
+        ("--at-least", "nonsense=3", "the report has no count 'nonsense'; it has: kill, kill main"),
     ],
 )
-def test_what_cannot_be_run_is_refused_in_one_line(
-    option: str, value: str, said: str, begun: list[Options], capsys: pytest.CaptureFixture[str]
+def test_an_invalid_option_is_refused_in_one_line(
+    option: str,
+    value: str,
+    message: str,
+    started: list[Options],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as refused:
         chaos.main([option, value])
 
     shown = capsys.readouterr()
     assert refused.value.code == 2
-    assert f"{option}: {said}" in shown.err
+    assert f"{option}: {message}" in shown.err
     assert shown.err.count("\n") == 1
     assert not shown.out
-    assert not begun
+    assert not started
 
 
-def test_what_the_report_counts_may_be_asked_for(begun: list[Options], tmp_path: Path) -> None:
-    words = "submissions acknowledged=9, crash postgres=2,worker ended with -9=1,attempts lost=3"
+def test_every_count_of_the_report_may_have_a_minimum(
+    started: list[Options], tmp_path: Path
+) -> None:
+    arguments = (
+        "submissions acknowledged=9, crash postgres=2,worker ended with -9=1,attempts lost=3"
+    )
 
-    chaos.main(["--logs", str(tmp_path), "--at-least", words])
+    chaos.main(["--logs", str(tmp_path), "--at-least", arguments])
 
-    assert begun[0].at_least == {
+    assert started[0].at_least == {
         "submissions acknowledged": 9,
         "crash postgres": 2,
         "worker ended with -9": 1,
@@ -68,21 +76,21 @@ def test_what_the_report_counts_may_be_asked_for(begun: list[Options], tmp_path:
     }
 
 
-@pytest.mark.parametrize(("words", "left"), [([], 0), (["--logs", "{}/logs"], 1)])
-def test_a_run_told_to_end_leaves_only_a_place_that_was_given(
-    words: list[str], left: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize(("arguments", "left"), [([], 0), (["--logs", "{}/logs"], 1)])
+def test_an_interrupted_run_removes_only_its_temporary_directory(
+    arguments: list[str], left: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    places: list[Path] = []
+    directories: list[Path] = []
 
-    def run(_: Options, place: Path) -> Report:
-        places.append(place)
+    def run(_: Options, directory: Path) -> Report:
+        directories.append(directory)
         raise SystemExit(143)
 
     monkeypatch.setattr(chaos, "run", run)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     with pytest.raises(SystemExit):
-        chaos.main([word.format(tmp_path) for word in words])
+        chaos.main([argument.format(tmp_path) for argument in arguments])
 
-    assert len(places) == 1
+    assert len(directories) == 1
     assert len(list(tmp_path.iterdir())) == left

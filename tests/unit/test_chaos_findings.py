@@ -1,11 +1,11 @@
-"""A chaos run finds fault with what nothing done to the deployment explains, and only with that."""
+"""A chaos run reports log lines and exits that no injected fault explains, and no others."""
 
 import signal
 
 import pytest
 
 from tests.chaos.leaks import exits
-from tests.chaos.logs import complaints
+from tests.chaos.logs import log_errors
 from tests.chaos.report import Report
 from tests.chaos.stack import Exit
 
@@ -31,7 +31,7 @@ TIMED_OUT = (
 
 
 @pytest.mark.parametrize(
-    "said",
+    "log",
     [
         UNCAUGHT,
         IN_A_LINE,
@@ -40,31 +40,31 @@ TIMED_OUT = (
         f"{AT} ERROR logger=multiprocessing msg=\"Process 'F-1' pid:7 exited with 'exitcode 3'\"",
     ],
 )
-def test_a_complaint_that_no_fault_explains_is_one(said: str) -> None:
-    [complaint] = complaints(said)
+def test_an_error_without_a_matching_fault_is_unexplained(log: str) -> None:
+    [error] = log_errors(log)
 
-    assert not complaint.is_explained
+    assert not error.is_explained
 
 
 @pytest.mark.parametrize(
-    "said",
+    "log",
     [
         f'{AT} ERROR queue=sweep_failed sweep=reap error="server closed the connection"',
         TIMED_OUT,
         f"{AT} ERROR msg=\"Process 'F-1' pid:7 exited with 'signal 9 (SIGKILL)'\"",
     ],
 )
-def test_a_server_away_or_a_killed_child_explains_a_complaint(said: str) -> None:
-    [complaint] = complaints(said)
+def test_a_lost_server_or_killed_child_explains_an_error(log: str) -> None:
+    [error] = log_errors(log)
 
-    assert complaint.is_explained
-
-
-def test_what_is_said_on_a_good_day_is_no_complaint() -> None:
-    assert not list(complaints(f"{AT} INFO queue=task_settled error=\n{AT} WARN queue=run_lost\n"))
+    assert error.is_explained
 
 
-def test_an_end_that_nobody_brought_about_is_found() -> None:
+def test_a_line_without_an_error_is_ignored() -> None:
+    assert not list(log_errors(f"{AT} INFO queue=task_settled error=\n{AT} WARN queue=run_lost\n"))
+
+
+def test_an_exit_without_a_signal_is_reported() -> None:
     ends = [
         Exit("worker", 1, None),
         Exit("api", 0, None),
@@ -74,13 +74,13 @@ def test_an_end_that_nobody_brought_about_is_found() -> None:
     ]
 
     assert exits(ends) == {
-        "processes that ended by themselves": ["worker: 1", "api: 0", "beat: 1 after SIGTERM"]
+        "processes that ended without a signal": ["worker: 1", "api: 0", "beat: 1 after SIGTERM"]
     }
 
 
-def test_less_than_was_asked_for_fails_the_run() -> None:
+def test_a_count_below_its_minimum_fails_the_run() -> None:
     report = Report(1, 30, work={"graphs": 2}, faults={"kill": 9})
 
-    report.demand({"graphs": 2, "kill": 10, "flood": 1})
+    report.require({"graphs": 2, "kill": 10, "flood": 1})
 
-    assert report.findings == {"less than was asked for": ["kill: 9, not 10", "flood: 0, not 1"]}
+    assert report.findings == {"counts below the minimum": ["kill: 9, not 10", "flood: 0, not 1"]}

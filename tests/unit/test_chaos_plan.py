@@ -1,4 +1,4 @@
-"""What a chaos run will do is known before it begins, and leaves nothing out."""
+"""The plan of a chaos run: complete, and the same for the same seed."""
 
 from dataclasses import replace
 
@@ -7,10 +7,10 @@ import pytest
 from tests.chaos.faults import FAULTS
 from tests.chaos.plan import (
     LINK,
+    LINKS,
     OF_COMMITS,
     TARGETS,
     TO_POSTGRES,
-    WAYS,
     WORKERS,
     Step,
     another,
@@ -29,45 +29,45 @@ def test_half_a_minute_has_every_kind_of_fault(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_half_a_minute_spoils_the_links_of_everybody(seed: int) -> None:
-    ways = [step.on for step in plan(seed, 30) if step.fault.startswith(LINK)]
+def test_half_a_minute_has_a_link_fault_for_every_process(seed: int) -> None:
+    links = [step.on for step in plan(seed, 30) if step.fault.startswith(LINK)]
 
-    assert len(ways) == len(set(ways))
-    assert {way.partition(" to ")[0] for way in ways} >= {
+    assert len(links) == len(set(links))
+    assert {link.partition(" to ")[0] for link in links} >= {
         *("api", "dispatcher", "maintenance", "worker")
     }
-    assert set(ways) <= set(WAYS)
+    assert set(links) <= set(LINKS)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_commits_are_forgotten_only_where_there_are_any(seed: int) -> None:
+def test_commit_faults_hit_only_links_to_postgres(seed: int) -> None:
     forgetful = {f"{LINK}{fault}" for fault in OF_COMMITS}
 
-    ways = [step.on for step in plan(seed, 60) if step.fault in forgetful]
+    links = [step.on for step in plan(seed, 60) if step.fault in forgetful]
 
-    assert ways
-    assert all(way.endswith(TO_POSTGRES) for way in ways)
+    assert links
+    assert all(link.endswith(TO_POSTGRES) for link in links)
 
 
-def test_everybody_is_killed_before_anybody_is_killed_twice() -> None:
-    everybody = TARGETS["kill"]
+def test_every_process_is_killed_before_any_is_killed_twice() -> None:
+    targets = TARGETS["kill"]
 
     killed = [step.on for step in plan(7, 60) if step.fault == "kill"]
 
-    assert sorted(killed[: len(everybody)]) == sorted(everybody)
+    assert sorted(killed[: len(targets)]) == sorted(targets)
 
 
-def test_the_same_seed_plans_the_same() -> None:
+def test_the_same_seed_gives_the_same_plan() -> None:
     assert plan(47, 60) == plan(47, 60)
     assert plan(47, 60) != plan(48, 60)
 
 
-def test_a_fault_that_met_nobody_goes_round_all_it_may_hit() -> None:
+def test_a_fault_without_a_target_tries_the_next_one() -> None:
     step = Step(1, "freeze worker", 7, WORKERS[0])
-    met = []
+    tried = []
     for _ in WORKERS:
-        met.append(step.on)
+        tried.append(step.on)
         step = replace(step, on=another(step))
 
-    assert tuple(met) == WORKERS
+    assert tuple(tried) == WORKERS
     assert another(Step(1, "flush redis", 7)) == ""
