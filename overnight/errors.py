@@ -12,13 +12,13 @@ OvernightError                 base of all errors
 │   ├── TooManyRequests        the key's request rate is exceeded; `retry_after` says how long
 │   ├── PreconditionRequired   an edit without the header If-Match
 │   ├── PreconditionFailed     the task has changed since it was read
-│   ├── TaskNotFound           no such task, or another user's
-│   ├── DagNotFound            no such graph, or another user's
-│   ├── BulkNotFound           no such bulk operation, or another user's
+│   ├── TaskNotFound           the user has no such task
+│   ├── DagNotFound            the user has no such graph
+│   ├── BulkNotFound           the user has no such bulk operation
 │   ├── TriggerNotFound        no such trigger, or it has already fired
-│   ├── ArtifactNotFound       no such artifact, or another user's
-│   ├── AgentNotFound          no such agent, or another user's
-│   ├── KeyNotFound            no such active API key, or another user's
+│   ├── ArtifactNotFound       the user has no such artifact
+│   ├── AgentNotFound          the user has no such agent
+│   ├── KeyNotFound            the user has no such active API key
 │   ├── UserNotFound           no such user
 │   ├── PoolNotFound           no such worker pool
 │   ├── WorkerNotFound         no such worker, or the name matches several
@@ -183,7 +183,7 @@ class TooManyRequests(Refused):
 
 
 class PreconditionRequired(Refused):
-    """An edit does not say which version of the task it was made from."""
+    """The request to edit a task has no If-Match header, so its base version is unknown."""
 
     code = "PRECONDITION_REQUIRED"
     status = 428
@@ -205,7 +205,7 @@ class PreconditionFailed(Refused):
 
 
 class TaskNotFound(Refused):
-    """No such task, or another user's: the two cannot be told apart."""
+    """The user has no such task; whether another user has it is not disclosed."""
 
     code = "TASK_NOT_FOUND"
     status = 404
@@ -215,7 +215,7 @@ class TaskNotFound(Refused):
 
 
 class DagNotFound(Refused):
-    """No such graph, or another user's."""
+    """The user has no such graph."""
 
     code = "DAG_NOT_FOUND"
     status = 404
@@ -225,7 +225,7 @@ class DagNotFound(Refused):
 
 
 class BulkNotFound(Refused):
-    """No such bulk operation, or another user's."""
+    """The user has no such bulk operation."""
 
     code = "BULK_NOT_FOUND"
     status = 404
@@ -235,7 +235,7 @@ class BulkNotFound(Refused):
 
 
 class TriggerNotFound(Refused):
-    """No such trigger, or another user's, or one that has fired or was deleted."""
+    """The user has no such trigger, or it has fired or was deleted."""
 
     code = "TRIGGER_NOT_FOUND"
     status = 404
@@ -245,7 +245,7 @@ class TriggerNotFound(Refused):
 
 
 class ArtifactNotFound(Refused):
-    """No such artifact, or another user's."""
+    """The user has no such artifact."""
 
     code = "ARTIFACT_NOT_FOUND"
     status = 404
@@ -255,7 +255,7 @@ class ArtifactNotFound(Refused):
 
 
 class AgentNotFound(Refused):
-    """No such agent, or another user's."""
+    """The user has no such agent."""
 
     code = "AGENT_NOT_FOUND"
     status = 404
@@ -265,7 +265,7 @@ class AgentNotFound(Refused):
 
 
 class KeyNotFound(Refused):
-    """No such active API key, or another user's."""
+    """The user has no such active API key."""
 
     code = "KEY_NOT_FOUND"
     status = 404

@@ -88,7 +88,11 @@ class FaultRaised(Exception):
 
 @dataclass(frozen=True)
 class Fault:
-    """One armed point: what happens there, and the file that shows it has happened."""
+    """A fault to inject: the point in the code, and what happens there.
+
+    The fault happens once in each process. With `once` it happens once in all processes: it creates
+    that file, and does not happen if the file exists.
+    """
 
     point: str
     mode: Mode

@@ -103,7 +103,8 @@ class Agent:
         ]
         for slot in slots:
             slot.start()
-        # Short sleeps let Python handle signals. A slot that only waits for a task is left behind.
+        # Short sleeps let Python handle signals. After a stop, slots that only wait for a task are
+        # not awaited: their threads are daemons and end with the process.
         while any(slot.is_alive() for slot in slots):
             if self._stop.is_set() and not self._tokens_in_use:
                 break

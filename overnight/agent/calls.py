@@ -35,7 +35,7 @@ def register(fields: Mapping[str, Any]) -> Call[RegisteredAgent]:
 
 
 def claim(agent_id: str, *, wait: int) -> Call[ClaimedTask | None]:
-    """Claim a task, waiting at most so many seconds; the result is None if there is none."""
+    """Claim a task, waiting at most `wait` seconds; the result is None if there is none."""
     url = path("agents", agent_id, "claim")
     return Call("POST", url, _claimed, params={"wait": wait}, hold_seconds=wait)
 

@@ -71,7 +71,7 @@ class DeadLetters(Group[D]):
 
     @operation
     def retry(self, task_id: str, *, note: str = "", attempts: int = 3) -> Call[ResolveResult]:
-        """Run a dead-lettered task again, with so many further attempts."""
+        """Run a dead-lettered task again, with `attempts` further attempts."""
         return _resolve(task_id, {"resolution": "retry", "note": note, "attempts": attempts})
 
     @operation
@@ -126,7 +126,7 @@ class UsageAndApprovals(Group[D]):
 
     @operation
     def approve(self, task_id: str, usd: float) -> Call[ApprovalResult]:
-        """Raise the used-up budget by so many US dollars, and let its tasks continue."""
+        """Raise the used-up budget by `usd` US dollars, and let its tasks continue."""
         body = validate(ApprovalRequest, {"usd": usd})
         return send(ApprovalResult, "POST", path("approvals", task_id, "approve"), body)
 

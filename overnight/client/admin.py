@@ -304,7 +304,7 @@ class Admin(Group[D]):
     def release_stale_locks(
         self, *, max_age_seconds: int | None = None, project: str | None = None
     ) -> Call[StaleLocksReleased]:
-        """Release the locks that nobody has renewed for so long."""
+        """Release the locks that nobody has renewed for `max_age_seconds`."""
         body = validate(StaleLocks, {"max_age_seconds": max_age_seconds, "project": project})
         return send(StaleLocksReleased, "POST", path("admin", "locks", "cleanup"), body)
 

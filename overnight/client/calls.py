@@ -77,7 +77,7 @@ def read_page(model: type[M], url: str, **params: Param) -> Call[Page[M]]:
 
 
 def long_poll(model: type[M], url: str, *, seconds: float) -> Call[M]:
-    """GET one resource when it has ended, or as it is after at most so many seconds."""
+    """GET one resource when it has ended, or as it is after at most `seconds`."""
     hold = max(0, min(math.ceil(seconds), MAX_HOLD_SECONDS))
     return Call("GET", url, model_reader(model), {"timeout": hold}, hold_seconds=hold)
 

@@ -105,10 +105,12 @@ class Operations(Group[D], Generic[D]):
 class Client(Operations[SyncTransport]):
     """A client of the service; threads may share it.
 
-    `Client()` finds address and key by itself: OVERNIGHT_URL and OVERNIGHT_API_KEY, else a
-    profile, else the local stack that runs in this directory or one above it. A request that
-    fails temporarily (no connection, 429, 503) is sent again up to `retries` times; a create
-    has an idempotency key, so that it creates one task even if it is sent twice.
+    `Client()` finds address and key by itself: OVERNIGHT_URL and OVERNIGHT_API_KEY, else a profile,
+    else the local stack that runs in this directory or one above it. The constructor raises
+    NotConfigured if it finds no address or no key. A request that fails temporarily (no connection,
+    429, 503) is sent again up to `retries` times, unless the service asks for a wait of more than
+    30 seconds (Retry-After). A create has an idempotency key, so that it creates one task even if
+    it is sent twice.
     """
 
     def __init__(

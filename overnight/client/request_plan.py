@@ -85,7 +85,10 @@ class PlanExecution(Generic[T]):
             self.step, self.result = None, end.value
 
     def fail(self, error: Exception) -> None:
-        """Raise an error at the current step; what the plan does not catch is raised here."""
+        """Throw `error` into the plan at its current step, and advance to the next step.
+
+        Raises the error if the plan does not catch it, or the error that the plan raises instead.
+        """
         try:
             self.step = self._steps.throw(error)
         except StopIteration as end:

@@ -32,7 +32,7 @@ def wait_before_next(
 
 
 def backoff(sent: int, chance: float) -> float:
-    """Return the seconds to wait after so many failed requests; `chance` in [0, 1) spreads it."""
+    """Return the seconds to wait after `sent` failed requests; `chance` in [0, 1) spreads it."""
     # The exponent is bounded, because 2.0 ** 1100 raises OverflowError.
     exponential = FIRST_WAIT_SECONDS * 2.0 ** min(sent - 1, 30)
     return min(exponential, MAX_WAIT_SECONDS) * (0.5 + chance / 2)

@@ -34,8 +34,8 @@ def wait_until_final(
 ) -> PlanSteps[E]:
     """Return the resource once it is final; raise `timed_out(resource, timeout)` if that is late.
 
-    `long_poll` makes a call that the service answers when the resource has ended, or after so many
-    seconds. Without it, or if the service has no such route or no free connection for it, `get`
+    `long_poll` makes a call that the service answers when the resource has ended, or after a number
+    of seconds. Without it, or if the service has no such route or no free connection for it, `get`
     is called every `poll` seconds. `on_progress` receives every state that was read. An outage of
     the service is tolerated for a minute, so that a restart does not end a wait of hours.
     """

@@ -134,7 +134,11 @@ def mermaid(dag: Dag) -> str:
 
 
 def ascii_(dag: Dag) -> str:
-    """Return a graph as a tree of ASCII lines; a line ends with the names of other parents."""
+    """Return a graph as a tree of ASCII lines.
+
+    A task with several parents appears once, below one of them; its line ends with the names of the
+    other parents.
+    """
     lines = [_printable(dag.title)]
     for line in outline(dag, ASCII):
         also = f" (also after {', '.join(line.also_after)})" if line.also_after else ""

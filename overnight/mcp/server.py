@@ -235,7 +235,12 @@ class UserTools:
         task_id: TaskId,
         *,
         timeout_seconds: Annotated[
-            int, Field(ge=0, le=MAX_WAIT_SECONDS, description="The longest wait.")
+            int,
+            Field(
+                ge=0,
+                le=MAX_WAIT_SECONDS,
+                description="The maximum wait in seconds; then the task is returned as it is.",
+            ),
         ] = 60,
     ) -> Task:
         """Wait until a task has ended or the timeout is over, and return the task."""
@@ -267,7 +272,10 @@ class UserTools:
 
 
 class RunTools:
-    """The additional tools of an agent that is a running task."""
+    """The tools for an agent that runs a task: add a subtask, and report progress.
+
+    They are offered in addition to `TaskTools`.
+    """
 
     def __init__(self, run: CurrentTask) -> None:
         self._run = run

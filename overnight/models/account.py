@@ -81,7 +81,9 @@ class DeadLetter(ResponseModel):
     failure_reason: str | None = Field(None, description="The error class of the last failure.")
     error: str | None = Field(None, description="The error message of the last failure.")
     fingerprint: str = Field(description="A hash that is equal for failures of the same kind.")
-    failure_history: list[dict[str, Any]] = Field(description="All runs that spent an attempt.")
+    failure_history: list[dict[str, Any]] = Field(
+        description="The failed runs that count towards max_attempts, oldest first."
+    )
     total_cost_usd: float = Field(description="The cost of all runs in US dollars.")
     poison_pill: bool = Field(
         description="Whether the task seems to crash the processes that run it."
@@ -89,7 +91,7 @@ class DeadLetter(ResponseModel):
     dead_lettered_at: datetime = Field(description="When the task was dead-lettered.")
     resolution: str | None = Field(None, description="retry, cancel or modify_and_retry.")
     resolved_at: datetime | None = Field(None, description="When the dead letter was resolved.")
-    resolved_by: str | None = Field(None, description="Who resolved it.")
+    resolved_by: str | None = Field(None, description="Who resolved the dead letter.")
     note: str | None = Field(None, description="The note of that person.")
 
 
@@ -267,11 +269,13 @@ class PauseRequest(RequestModel):
 class Pause(ResponseModel):
     """An active pause."""
 
-    scope: Literal["user", "pool", "all"] = Field(description="What is paused.")
+    scope: Literal["user", "pool", "all"] = Field(
+        description="What is paused: one user, one worker pool, or all tasks."
+    )
     target: str | None = Field(None, description="The user or pool; null for all tasks.")
     note: str | None = Field(None, description="The reason.")
-    paused_by: str = Field(description="Who resolved it.")
-    paused_at: datetime = Field(description="When it began.")
+    paused_by: str = Field(description="The actor who paused, for example user:ID.")
+    paused_at: datetime = Field(description="When the pause began.")
 
 
 class PauseState(ResponseModel):
@@ -371,7 +375,7 @@ class Trigger(ResponseModel):
     """A trigger: creates a graph when another graph ends."""
 
     id: str = Field(description="The trigger's id.")
-    dag_id: str = Field(description="The graph whose end fires it.")
+    dag_id: str = Field(description="The graph that starts this trigger when it ends.")
     when: str = Field(description="How that graph must end.")
     title: str = Field(description="The title of the graph that it creates.")
     tasks: int = Field(description="The number of tasks of that graph.")

@@ -223,7 +223,7 @@ class InboxResolved(ResponseModel):
 class UserLock(Lock):
     """A lock and its user."""
 
-    user: str = Field(description="Owner of the task that holds it.")
+    user: str = Field(description="The user whose task holds the lock.")
     acquired_by_pid: int | None = Field(
         None, description="Process id of the worker, if it runs in the deployment."
     )

@@ -232,7 +232,7 @@ class ReleaseRequest(RunCost):
 
 
 class LeaseExtension(RequestModel):
-    """A longer lease until the next heartbeat."""
+    """A request to extend the lease of a run once, for a long pause between two heartbeats."""
 
     seconds: WholeNumber = Field(
         ge=1,

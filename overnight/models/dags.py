@@ -130,7 +130,8 @@ class DagTask(TaskCreate):
         " by failing: cancel or continue. The default is the on_unmet of the graph.",
     )
     idempotency_key: None = Field(
-        None, description="Not allowed: the graph as a whole has an idempotency key."
+        None,
+        description="Must be null. Send the idempotency key of the whole graph, not of one task.",
     )
 
     @field_validator("after", mode="before")
@@ -186,7 +187,9 @@ class DagPlanRequest(DagCreate):
 class CriticalPath(ResponseModel):
     """The longest chain of tasks, which determines the duration of the graph."""
 
-    tasks: list[str] = Field(description="The names of its tasks, or ids of tasks without a name.")
+    tasks: list[str] = Field(
+        description="The tasks on the path, in order: the name of each, or its id without a name."
+    )
     weight: int = Field(description="The number of its tasks.")
 
 

@@ -28,7 +28,7 @@ def configuration() -> dict[str, object]:
     return {
         **celery_settings(current()),
         "beat_schedule": BEAT_SCHEDULE,
-        # It writes no file: the table `sweeps` holds when each sweep last ran.
+        # This scheduler writes no file: the table `sweeps` holds when each sweep last ran.
         "beat_scheduler": "overnight_worker.beat_scheduler:Scheduler",
         "beat_max_loop_interval": 5,
     }

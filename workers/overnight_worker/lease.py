@@ -2,8 +2,7 @@
 
 Threads beside the handler: the heartbeat thread writes to Postgres and may wait for it; the stop
 thread waits for nothing and ends runs. A run that lasts gets a third one, which waits for cancels
-on Redis and wakes the heartbeat thread. Behind them is a watchdog that needs no Python code to run,
-for handlers that never release the interpreter lock.
+on Redis and wakes the heartbeat thread. `force_stop` ends the process of a run that does not stop.
 """
 
 import faulthandler
@@ -50,7 +49,8 @@ SHARED_SECONDS: Final = 0.25
 SHARED_PARTS: Final = 30
 # Tells a forced end from a crash in the log of the pool, which replaces the child either way.
 FORCED_EXIT_CODE: Final = 75
-# The worker takes these runs away, so they spend nothing; for a timeout or a cancel the row says.
+# The worker ends runs on purpose for these reasons, so they spend no attempt. For a timeout or a
+# cancel, the task's row shows how to settle the run.
 TAKEN_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
 STOP_REASONS: Final = {
     HeartbeatAnswer.LOST: StopReason.LOST,

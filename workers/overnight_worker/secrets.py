@@ -15,7 +15,8 @@ from typing import Any, TextIO
 from overnight_server.domain.ids import UserId
 from overnight_server.mask import add_secret, mask_text
 
-# Two underscores precede the user id in a variable, which a payload must not be able to choose.
+# A user's own secret is in the variable SECRET_<NAME>__<USER ID>. The pattern allows no two
+# underscores in a name, so that no payload can name the variable of another user.
 REFERENCE = re.compile(r"secret:(?=.{1,64}$)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*)")
 # Masking a shorter value would mask parts of other texts.
 MIN_LENGTH = 8

@@ -1,9 +1,9 @@
 """Lets a slot that has finished quick tasks claim the next quick tasks itself.
 
-The way over dispatcher, Redis and Celery costs more than a quick task. The slot uses the same gate
-as the dispatcher, so fairness between users is unchanged. Recording the last results, claiming and
-starting the next tasks are one transaction: no one else sees the slot free in between, and a
-process that dies leaves no task claimed that nobody runs.
+A message through the dispatcher, Redis and Celery takes longer than a quick task runs. The slot
+uses the same gate as the dispatcher, so fairness between users is unchanged. Recording the last
+results, claiming and starting the next tasks are one transaction: no one else sees the slot free in
+between, and a process that dies leaves no task claimed that nobody runs.
 
 When no task is ready, the slot becomes an idle listener: it subscribes to wake-ups and claims the
 first task that arrives. A message without claims makes a slot an idle listener directly. While it
@@ -40,9 +40,9 @@ from overnight_worker.shutdown import SHUTDOWN_FLAG
 
 # An idle listener checks this often whether the worker shuts down.
 SHUTDOWN_CHECK_SECONDS = 0.5
-# An idle listener keeps a connection so long before it checks that the server still answers.
+# An idle listener checks a connection that is older than this: the server may no longer answer.
 CONNECTION_TRUST_SECONDS = 2.0
-# A slot that mostly listens goes on so long after its message.
+# How long a slot that mostly listens continues after its message.
 LISTEN_SECONDS = 60.0
 
 
@@ -65,7 +65,7 @@ class SlotLoop:
         self.start_requested_at = 0.0
 
     def continue_after(self, run: Run, started_at: float) -> Self | None:
-        """Return this loop if it may claim more after its last run, else None."""
+        """Note how long `run` took; return self if the slot may claim more tasks, else None."""
         self._was_quick = time.monotonic() - started_at < self._resources.settings.bundle_seconds
         if not self._may_continue:
             return None
@@ -110,7 +110,8 @@ class SlotLoop:
         if begun.runs:
             fault("refill.after_commit")
             if begun.idle and len(begun.runs) > 1:
-                # Other slots are free and there may be more; a single run was all there was.
+                # Other slots are free. More tasks may be ready only if several runs were claimed;
+                # if one was claimed, no other task was ready.
                 self._resources.waker.wake()
         return list(begun.runs)
 

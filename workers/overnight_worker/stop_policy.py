@@ -5,11 +5,13 @@ from enum import StrEnum
 
 from overnight_server.settings import Settings
 
-# When the lease ends, another worker may claim the task: the run must have ended so much earlier.
+# A run must have ended this long before its lease ends, because another worker may then claim the
+# task.
 SAFETY_SECONDS = 5.0
 TIMEOUT_GRACE_SECONDS = 5.0
 LOST_GRACE_SECONDS = 2.0
-# The watchdog acts so much later than the forced end, which is the cleaner way to end a run.
+# The watchdog acts this long after the forced end, which records how the run ended; the watchdog
+# cannot.
 WATCHDOG_SLACK_SECONDS = 1.0
 
 

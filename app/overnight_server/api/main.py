@@ -90,7 +90,7 @@ def create_app(settings: Settings) -> FastAPI:
     for module in ROUTES:
         api.include_router(module.router)
     problems.install(api)
-    # It takes half a second, so it is built before the first request.
+    # Building the schema takes half a second, so this is done before the first request.
     api.openapi()
     api.add_middleware(ReplaceNulInPath)
     api.add_middleware(LimitBodySize)

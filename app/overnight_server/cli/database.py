@@ -65,7 +65,10 @@ def url() -> str:
 
 
 def operator() -> str:
-    """Return the name under which the acts of this person are recorded."""
+    """Return the actor for the audit log: `human:` and the login name of the system's user.
+
+    Without a login name the result is `human:operator`.
+    """
     import getpass
 
     try:

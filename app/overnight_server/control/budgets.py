@@ -177,7 +177,7 @@ def _release_waiters(
     dag_id: UUID | None = None,
     task_id: UUID | None = None,
 ) -> int:
-    """Make the tasks ready that waited for this budget; return how many."""
+    """Make the tasks ready that waited for this budget; return their number."""
     rows = tx.execute(
         statement("release_budget_waiters"),
         {

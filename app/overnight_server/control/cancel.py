@@ -36,7 +36,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     """Cancel one of the user's tasks and return its state; `running` means it was asked to stop.
 
     The worker of a running task is woken, so that the run stops within a second. Raises
-    TaskNotFound also for another user's task, and TaskAlreadyCompleted if the task has ended.
+    TaskNotFound if the user has no such task, and TaskAlreadyCompleted if the task has ended.
     """
 
     def work(tx: Connection) -> State:
@@ -62,7 +62,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
 def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> CancelledTasks:
     """Cancel every open task of one of the user's graphs; running tasks are asked to stop.
 
-    Raises DagNotFound also for another user's graph, and DagAlreadyFinished if it has ended.
+    Raises DagNotFound if the user has no such graph, and DagAlreadyFinished if it has ended.
     """
 
     def work(tx: Connection) -> CancelledTasks:

@@ -61,7 +61,7 @@ def edit(
 ) -> None:
     """Change one of the user's waiting tasks, if its edition is one of `editions`.
 
-    Raises TaskNotFound also for another user's task, PreconditionFailed if the task has changed
+    Raises TaskNotFound if the user has no such task, PreconditionFailed if the task has changed
     since, and NotEditable if it is claimed or has ended.
     """
 

@@ -64,7 +64,7 @@ def fork(
 
     The old graph is not changed. The new graph has its title, unless another is given, and its
     budget, of which nothing is spent. The same idempotency key again returns the first fork. Raises
-    TaskNotFound also for another user's task; caps apply as for a submit.
+    TaskNotFound if the user has no such task; caps apply as for a submit.
     """
 
     def work(tx: Connection) -> ForkedDag:
@@ -169,7 +169,8 @@ def _copy(tx: Connection, user_id: UserId, old: _OldGraph, forked: ForkedDag, ac
     """Insert the copies of tasks and edges; return how many edges were copied."""
     copies = forked.copies
     completed = {task for task, copy in copies.items() if copy not in forked.rerun}
-    # A copied task waits for no task that runs again; edges between copied tasks are met.
+    # A completed copy waits for nothing: edges to it from a task that runs again are dropped. Edges
+    # between two completed copies are kept and count as met.
     kept = [
         edge
         for edge in old.edges

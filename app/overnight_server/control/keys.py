@@ -74,7 +74,7 @@ class KeyCard:
 
 
 class UnusableKey(ValueError):
-    """A local key that is malformed, revoked or another user's; the message omits the key."""
+    """A local key that is malformed, revoked or owned by another user; the message omits it."""
 
 
 def issue(
@@ -113,7 +113,7 @@ def rotate(
 
     The new key has the name, scopes and lifetime of the old one, but does not outlive the key
     `maker`, if one is given. A key can be rotated once. Raises KeyNotFound if the key is not valid
-    or was rotated already; with a `user_id` also for another user's key.
+    or was rotated already, and with a `user_id` if that user has no such key.
     """
     if not timedelta() <= grace <= MAX_GRACE:
         raise InvalidRequest("grace", f"{grace}", legal=f"0 seconds to {MAX_GRACE.days} days")
@@ -165,7 +165,7 @@ def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> st
     """Create the local user, an admin, and its key if they do not exist; return the key.
 
     A second call with the same name and key changes nothing. Raises UnusableKey if the key is
-    malformed, revoked or another user's.
+    malformed, revoked or belongs to another user.
     """
     key = key or new_key()
     if not is_well_formed(key):
@@ -176,7 +176,7 @@ def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> st
     db.atomically(lambda tx: _register(tx, user_id, key, KeyCard("local")))
     holder = authenticate(db, key)
     if holder is None or holder.user_id != user_id:
-        raise UnusableKey("the local key was revoked or is another user's; delete it")
+        raise UnusableKey("the local key was revoked or belongs to another user; delete it")
     return key
 
 

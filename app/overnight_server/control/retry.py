@@ -39,7 +39,7 @@ def retry(
 
     Tasks that ended because of it, and tasks that were cancelled together with it, are revived too;
     completed tasks stay as they are. Its dead letter is resolved and its graph runs again. Raises
-    TaskNotFound also for another user's task, NotRetryable for a task that has not ended so, and
+    TaskNotFound if the user has no such task, NotRetryable if the task is in another state, and
     InvalidRequest for a task whose parent has ended without meeting the edge. Revived tasks count
     as waiting work: if they exceed the `caps`, nothing is revived.
     """
@@ -72,8 +72,8 @@ def retry_dag(
     """Retry every dead-lettered or cancelled task of a graph; return the revived tasks.
 
     Completed tasks stay as they are, and so do tasks that still cannot run: a fallback whose parent
-    completed, or a task behind a dead letter that was closed with `cancel`. Raises DagNotFound also
-    for another user's graph, and DagNotRetryable if there is nothing to revive. If the revived
+    completed, or a task behind a dead letter that was closed with `cancel`. Raises DagNotFound if
+    the user has no such graph, and DagNotRetryable if there is nothing to revive. If the revived
     tasks exceed the `caps`, nothing is revived.
     """
     check_attempts(attempts)

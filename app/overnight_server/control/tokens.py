@@ -29,7 +29,7 @@ TYPES = frozenset({"JWT", "AT+JWT"})
 
 @dataclass(frozen=True)
 class JwtVerifier:
-    """The rules that a token must meet."""
+    """Verifies JSON Web Tokens by the algorithms, issuer, audience and keys of the settings."""
 
     algorithms: tuple[str, ...]
     issuer: str

@@ -83,7 +83,10 @@ class Publisher:
                 self._redis.lpush(self._prefix + queue, _invitation(queue))
 
     def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
-        """Have Celery kill the process of a run; best effort, because the row has moved already."""
+        """Have Celery kill the process of a run; best effort.
+
+        The task's new state is already committed, so the run can no longer record a result.
+        """
         try:
             self._celery.control.revoke(message_id(claim, bundle), terminate=True, signal="SIGKILL")
         except (OperationalError, redis.RedisError, OSError) as error:

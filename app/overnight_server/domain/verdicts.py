@@ -92,7 +92,7 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
         case StoppedByBudget() | WaitingForTasks() | Interrupted() | Expired() | Deferred():
             return _not_counted(result)
         case Died(in_bundle=True) | Lost(in_bundle=True):
-            # It is unknown which task crashed, so all are returned to the queue and run alone.
+            # Which task crashed is unknown, so all are returned to the queue and run alone.
             return Verdict(
                 LifecycleEvent.HAND_BACK,
                 "bundle_crash",

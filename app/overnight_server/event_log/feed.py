@@ -109,8 +109,8 @@ class Feed:
                 return []
             return touched(tx, users, after=before, until=now)
 
-        # One query for the streams of all users; each stream then reads its events under its
-        # user's row-level security.
+        # This query finds which users have new events, at once for all streams. Each stream then
+        # reads its own events with the rights of its user.
         changes = await anyio.to_thread.run_sync(
             partial(self._db.atomically, read_changes, all_users=True)
         )

@@ -55,7 +55,8 @@ class Horizon:
 
     def advance(self, tx: Connection) -> int | None:
         """Advance as far as possible; return the horizon, None if it is not known yet."""
-        # In this order: a transaction that got an id before this is still open afterwards.
+        # The highest id is read before the open transactions: a transaction that took an id before
+        # the first read has then either ended, or is among the open transactions.
         highest_id = tx.execute(statement("last_event_id_given")).scalar_one()
         writers = set(tx.execute(statement("event_writers")).scalars())
         for _, open_writers in self._marks:

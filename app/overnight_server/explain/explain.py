@@ -33,7 +33,7 @@ def explain(db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSetti
     """Return every reason why a user's task is not running, as the gate would find them now.
 
     A waiting task without reasons starts with the next pass; `explain/task_reasons.py` defines
-    exactly what that means. Raises TaskNotFound also for another user's task.
+    exactly what that means. Raises TaskNotFound if the user has no such task.
     """
     # A pass of the gate first starts months and nights that are due, and so does explain. It is
     # a transaction of its own, so that no lane is locked while the facts are read. Row-level

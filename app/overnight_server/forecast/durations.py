@@ -72,7 +72,7 @@ class DrawnDurations:
             return left
         longer = [seconds for seconds in durations if seconds > elapsed]
         if not longer:
-            # It has taken longer than every observed run: it may end at once or take as long
-            # again.
+            # The run has already taken longer than every observed run. Assume that it needs
+            # between 0 seconds and as long as it has taken so far.
             return min(left, elapsed * self._random())
         return min(left, longer[int(self._random() * len(longer))] - elapsed)

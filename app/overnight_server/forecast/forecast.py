@@ -28,7 +28,7 @@ HORIZON_DAYS = round(HORIZON / 86_400)
 def forecast_task(
     db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
 ) -> Forecast:
-    """Return the forecast of one task; raise TaskNotFound also for another user's.
+    """Return the forecast of one task; raise TaskNotFound if the user has no such task.
 
     If no run of its type was observed (`observed_runs` is 0), its timeout is taken as its duration,
     so the forecast is the latest possible and not the most likely.

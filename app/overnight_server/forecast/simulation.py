@@ -235,7 +235,8 @@ class _Lane:
         self.reset_at = 0.0
         self.unread = state.unread
         self.version = 0
-        # A kind that does not fit is skipped as a whole, however long its queue is.
+        # One queue for each kind of task: if the first task of a kind may not start now, no task of
+        # that kind may.
         self.heaps = {kind: queue.copy() for kind, queue in ready.items()}
         self.held: set[str] = set()
         # The tasks that wait for a lock, separately for each kind: the first of one kind may have
@@ -390,7 +391,8 @@ class _Replay:
             heappush(kinds.setdefault(self.simulation.kind(lane.state, task), []), heappop(heap))
         else:
             return False
-        # It may have been released by another lock, whose next waiter must then be released.
+        # A lock that became free may have released this task. The task does not start, so the next
+        # waiter of that lock is released instead.
         for lock in task.locks:
             if lock not in taken:
                 self._release_waiters(number, lock)

@@ -284,7 +284,7 @@ def _running(rows: Sequence[Mapping[str, Any]]) -> list[RunningTask]:
 def _waiting(row: Mapping[str, Any], windows: _Windows) -> WaitingTask:
     ready_in = max(row["ready_in"], windows.ready_in(row["user_id"], row["created_at"]))
     if row["awaits_budget"] == Budget.NIGHT:
-        # It continues by itself with the next night's budget.
+        # The task continues by itself with the next night's budget.
         ready_in = max(ready_in, windows.next_budget_in.get(row["user_id"], inf))
     return WaitingTask(
         id=row["id"],

@@ -144,7 +144,8 @@ class ClaimRequest:
     lease: timedelta | None = None
     # The name under which lanes without a suitable task are skipped; None: the pool's name.
     skip_as: str | None = None
-    # False for a single slot, which accepts less than its pool does.
+    # Whether the pool skips lanes without a candidate from now on. A single slot claims only quick
+    # tasks, so a lane without any may still have tasks for the pool.
     skips_lanes: bool = True
     # How many more lanes than slots are locked, so that empty lanes do not leave a slot idle.
     spare: int = 10

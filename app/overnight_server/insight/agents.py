@@ -16,7 +16,7 @@ def list_agents(db: Db, user_id: UserId) -> list[RegisteredAgent]:
 
 
 def get_agent(db: Db, user_id: UserId, agent_id: str) -> RegisteredAgent:
-    """Return one of the user's agents; raise AgentNotFound also for another user's agent."""
+    """Return one of the user's agents; raise AgentNotFound if there is none such."""
     agents = _read_agents(db, user_id, agent_id)
     if not agents:
         raise AgentNotFound

@@ -12,7 +12,7 @@ def list_attempts(
 ) -> list[Attempt]:
     """Return the claims of a task, the latest first; `before` is an epoch to continue from.
 
-    Raises TaskNotFound also for another user's task.
+    Raises TaskNotFound if the user has no such task.
     """
     params = {"user_id": user_id, "task_id": task_id, "before_epoch": before, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_attempts"), params).mappings().all())

@@ -8,7 +8,7 @@ from overnight_server.store.statements import statement
 
 
 def get_bulk(db: Db, user_id: UserId, bulk_id: BulkId) -> BulkOperation:
-    """Return one bulk operation; raise BulkNotFound also for another user's."""
+    """Return one bulk operation; raise BulkNotFound if the user has no such operation."""
     operations = _read_operations(db, user_id, bulk_id=bulk_id, limit=1)
     if not operations:
         raise BulkNotFound

@@ -26,7 +26,7 @@ from overnight_server.store.statements import statement
 
 
 def get_dag(db: Db, user_id: UserId, dag_id: DagId, *, with_tasks: bool = True) -> Dag:
-    """Return one graph; raise DagNotFound also for another user's.
+    """Return one graph; raise DagNotFound if the user has no such graph.
 
     Without `with_tasks` the tasks, edges and what is computed from them are left out.
     """

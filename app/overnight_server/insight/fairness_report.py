@@ -32,8 +32,8 @@ def fairness(
     """
 
     def work(tx: Connection) -> Fairness:
-        # Attempts are stored in the order of time, so their BRIN index serves this query, and it
-        # needs bitmap scans, which are off for connections of this role.
+        # This query uses the BRIN index on attempts, whose rows are stored in the order of time. A
+        # BRIN index needs bitmap scans, which PLANNER_OPTIONS disables for this role.
         tx.execute(select(func.set_config("enable_bitmapscan", "on", True)))  # noqa: FBT003 - SQL
         seconds = _readable_period(tx, since.total_seconds())
         lanes = {row.name: row for row in tx.execute(statement("lane_limits"))}

@@ -7,7 +7,7 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-# Only so many tasks at the front of a queue are searched for those that need the lock: tasks
+# Only this many tasks at the front of a queue are searched for those that need the lock: tasks
 # further back do not start soon anyway.
 SEARCHED_TASKS = 1_000
 HOLDER_PARTS = 3

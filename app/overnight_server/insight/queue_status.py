@@ -24,7 +24,8 @@ def queue_status(
 ) -> QueueStatus:
     """Return how full the user's queue is, and what keeps the next task from starting.
 
-    Without `claim_settings` reasons that concern slots are left out, for callers with a slot.
+    Without `claim_settings` the reasons about free slots and workers are left out: for callers that
+    run the task themselves. A billing month or night that is due is started. Raises UserNotFound.
     """
     # The first transaction starts a month or night that is due; the second one then reads the
     # tasks of all users.

@@ -27,7 +27,7 @@ STATE_NAME: Mapping[Status, str] = {
 
 
 def get_entry(db: Db, user_id: UserId, task_id: TaskId) -> QueuedTask:
-    """Return one entry; raise TaskNotFound also for another user's."""
+    """Return one entry; raise TaskNotFound if the user has no such task."""
     params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
     row = db.atomically(
         lambda tx: tx.execute(statement("view_task"), params).mappings().one_or_none()

@@ -20,7 +20,7 @@ from overnight_server.store.statements import statement
 
 
 def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskResponse:
-    """Return one of the user's tasks; raise TaskNotFound also for another user's."""
+    """Return one of the user's tasks; raise TaskNotFound if the user has no such task."""
     row = db.atomically(
         lambda tx: (
             tx.execute(

@@ -15,7 +15,7 @@ def list_triggers(
 
 
 def get_trigger(db: Db, user_id: UserId, trigger_id: TriggerId) -> Trigger:
-    """Return one trigger; raise TriggerNotFound also for another user's."""
+    """Return one trigger; raise TriggerNotFound if the user has no such trigger."""
     triggers = _read_triggers(db, user_id, None, trigger_id, 1)
     if not triggers:
         raise TriggerNotFound

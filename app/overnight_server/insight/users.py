@@ -62,7 +62,10 @@ def list_users(
     after: str | None = None,
     limit: int | None = None,
 ) -> list[UserDetail]:
-    """Return the users, ordered by name; `after` is the name to continue from."""
+    """Return the users, ordered by name, disabled users included; with `user_id` only that user.
+
+    A page has at most `limit` users; it begins after the name `after`.
+    """
     query = (
         select(
             UserRow.id,

@@ -67,7 +67,7 @@ class _Batch:
 
 
 def process_inbox(db: Db, settings: Settings) -> int:
-    """Submit the rows that are due, one batch of a user per transaction; return how many.
+    """Submit due rows, one batch of a user per transaction; return the number of rows handled.
 
     Each user gets one batch before any user gets a second. A row that cannot become a task is kept
     with the reason. A limit of a user delays that user's rows; the limit of the whole deployment

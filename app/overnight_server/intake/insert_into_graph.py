@@ -72,7 +72,7 @@ def insert_into_graph(
 def read_tasks_to_connect(
     tx: Connection, user_id: UserId, tasks: Sequence[UUID]
 ) -> dict[UUID, Row[Any]]:
-    """Return the tasks by id; raise TaskNotFound if one does not exist or is another user's."""
+    """Return the tasks by id; raise TaskNotFound if the user lacks one of them."""
     params = {"user_id": user_id, "tasks": list(dict.fromkeys(tasks))}
     rows = {row.id: row for row in tx.execute(statement("tasks_to_connect"), params)}
     if any(task_id not in rows for task_id in tasks):

@@ -28,7 +28,7 @@ def join_graph(db: Db, user_id: UserId, dag_id: DagId, task: NewTask, caps: Caps
     """Submit a task into a graph; the same idempotency key again returns the first task.
 
     The task waits for tasks of the graph whose output it reads. A graph that has ended runs again
-    until the new task has ended. Raises DagNotFound also for another user's graph.
+    until the new task has ended. Raises DagNotFound if the user has no such graph.
     """
     with logging_refusals():
         joined = db.atomically(lambda tx: _join(tx, user_id, dag_id, task, caps))

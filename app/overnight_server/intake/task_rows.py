@@ -47,7 +47,10 @@ def stored_policy(policy: RetryRules) -> dict[str, object]:
 
 
 def insert_params(user_id: UUID, rows: Iterable[Mapping[str, object]]) -> dict[str, object]:
-    """Return the parameters of `insert_tasks`; a policy that several rows share is sent once."""
+    """Return the parameters of `insert_tasks`.
+
+    A retry policy that is the same object in several rows is sent once.
+    """
     policies: list[object] = []
     positions: dict[int, int] = {}
     tasks = []

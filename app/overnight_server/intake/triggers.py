@@ -39,7 +39,7 @@ def add_trigger(
     The trigger fires once, also if the other graph is retried and ends again. If the other graph
     has ended already, the trigger is due at once. An invalid graph, or a condition that can no
     longer come true, raises InvalidRequest now. Caps on waiting work are checked when the trigger
-    fires. Raises DagNotFound also for another user's graph.
+    fires. Raises DagNotFound if the user has no such graph.
     """
     if when not in set(TriggerCondition):
         raise InvalidRequest(
@@ -76,7 +76,7 @@ def add_trigger(
 
 
 def drop_trigger(db: Db, user_id: UserId, trigger_id: TriggerId, *, actor: str) -> None:
-    """Withdraw a trigger that has not fired; raise TriggerNotFound also for another user's."""
+    """Withdraw a trigger that has not fired; raise TriggerNotFound if the user has none such."""
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])

@@ -109,7 +109,8 @@ def _redis_at(configured: Path) -> Path | None:
 
 def _package_directories(*names: str) -> Iterator[Path]:
     for name in names:
-        # find_spec does not run the package. Importing some of them changes the system.
+        # find_spec does not import the package: importing some of these packages has side effects
+        # on the system.
         spec = find_spec(name)
         for location in (spec and spec.submodule_search_locations) or ():
             yield Path(location)

@@ -40,7 +40,7 @@ class HomeHolder:
         return cls(os.getpid(), psutil.Process().create_time())
 
     def is_alive(self) -> bool:
-        """Return whether that process, and not another one with its pid, still runs."""
+        """Return whether the supervisor still runs; False if another process has its pid now."""
         try:
             process = psutil.Process(self.pid)
             is_same = abs(process.create_time() - self.started) < START_TOLERANCE

@@ -61,7 +61,7 @@ class Cluster:
         return choose_identity([self.binaries.postgres, self.data])
 
     def initialise(self) -> None:
-        """Create the data directory, unless it exists; raise DataNotOurs if it cannot be served."""
+        """Create the data directory; raise DataNotOurs if one exists that Postgres cannot use."""
         if (self.data / "PG_VERSION").exists():
             self._check_existing_data()
             return

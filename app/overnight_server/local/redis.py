@@ -40,7 +40,8 @@ class RedisServer:
             "appendonly yes",
             'save ""',
             "loglevel warning",
-            # With another policy a full server drops keys, and with them messages.
+            # With any other policy Redis deletes keys when its memory is full, and so loses
+            # messages of Celery.
             "maxmemory-policy noeviction",
         ]
         write_private(self._configuration, "\n".join(lines) + "\n")

@@ -12,7 +12,7 @@ from overnight_server.telemetry import LogEvent, emit
 
 
 def audit(db: Db) -> int:
-    """Repair and log every lane whose counters are wrong; return how many. It should be none."""
+    """Repair and log every lane whose counters are wrong; return their number, ideally 0."""
     candidates = db.atomically(lambda tx: tx.execute(statement("drifted_lanes")).scalars().all())
     fault("audit.after_search")
     drifted = [user_id for user_id in candidates if _repair(db, user_id)]

@@ -33,7 +33,7 @@ class _Page:
 
 
 def dead_letter_passed(db: Db) -> int:
-    """Dead-letter every waiting task whose deadline has passed; return how many."""
+    """Dead-letter every waiting task whose deadline has passed; return their number."""
     total = 0
     while True:
         candidates, ended = db.atomically(_dead_letter_batch)

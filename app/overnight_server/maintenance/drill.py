@@ -31,7 +31,7 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 from overnight_server.wakeups.wake import Waker
 
 POLL_SECONDS: Final = 0.5
-# Every second task of a wave is held back, at most so many: they are claimed one by one.
+# Every second task of a wave is held back, at most this many: they are claimed one by one.
 MAX_HELD_BACK: Final = 100
 CAPS: Final = Caps(max_pending_per_user=1_000_000, queue_max_size=100_000_000)
 # The pool that no worker serves, and the capability that no worker offers.

@@ -76,7 +76,7 @@ def release_lock(
 ) -> ReleasedLock:
     """End the claim that holds a task's locks, whoever holds it, and kill its run.
 
-    Raises LockNotHeld if the task holds no lock, and TaskNotFound if it is another user's.
+    Raises LockNotHeld if the task holds no lock, and TaskNotFound if the user has no such task.
     """
     ended = db.atomically(lambda tx: _end(tx, user_id, task_id, actor))
     if ended is None:
@@ -98,7 +98,7 @@ def cleanup_stale(
     kill: Kill,
     project: str | None = None,
 ) -> int:
-    """End every claim with a lock that nobody renewed for `max_age`; return how many.
+    """End every claim with a lock that nobody renewed for `max_age`; return the number of claims.
 
     Claims whose lease has expired are settled by the reaper, which knows how their runs ended. The
     others are given back. A claim that was renewed meanwhile stays.

@@ -12,7 +12,7 @@ BATCH = 500
 
 
 def promote(db: Db) -> int:
-    """Make every due retry ready, one batch per transaction; return how many."""
+    """Make tasks ready whose retry is due, one batch per transaction; return their number."""
     total = 0
     while True:
         moved = db.atomically(_promote_batch)

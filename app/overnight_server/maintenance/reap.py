@@ -35,7 +35,7 @@ ENDED_BY_FORCE = "ended_by_force"
 
 
 def reap(db: Db) -> int:
-    """Settle every claim whose lease has expired, because its worker is lost; return how many.
+    """Settle every claim whose lease has expired, because its worker is lost; return their number.
 
     A task that was not started returns to the queue and spends nothing. A run is settled as
     cancelled if a stop was requested, as timed out if its time is over, otherwise as lost. It is a
@@ -47,7 +47,7 @@ def reap(db: Db) -> int:
 def settle_runs_of_dead_process(
     db: Db, claims: Sequence[Claim], *, handling: bool, taken_away: bool = False
 ) -> int:
-    """Settle the runs of a dead process of a live worker; return how many were still held.
+    """Settle the runs of a dead process of a live worker; return the number still held.
 
     With `handling`, the handler was running when the process died: that is a crash of the run.
     With `taken_away`, the worker ended the process on purpose, and the run is given back.

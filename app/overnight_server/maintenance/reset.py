@@ -1,4 +1,4 @@
-"""Start billing months that are due, and open and close night windows."""
+"""Start billing months and night budgets that are due, and open and close night windows."""
 
 from sqlalchemy import Connection
 
@@ -11,7 +11,10 @@ BATCH = 500
 
 
 def reset_cycles(db: Db) -> int:
-    """Bring billing month and night window of all due lanes up to date; return how many."""
+    """Refresh every lane whose month, night or window state has ended; return the number of lanes.
+
+    A refresh starts the new billing month, resets the night budget, and opens or closes the window.
+    """
     total = 0
     while True:
         refreshed = db.atomically(_refresh_batch)

@@ -60,7 +60,7 @@ def _submit_graph(db: Db, user_id: UserId, trigger_id: TriggerId, caps: Caps) ->
         db.atomically(partial(_mark_refused, trigger_id=trigger_id, reason=reason))
         return False
     except Exception:
-        # It is tried again later, as after a refusal, but not with every pass.
+        # The trigger is tried again later, as after a refusal, but not with every pass.
         db.atomically(partial(_mark_refused, trigger_id=trigger_id, reason=UNEXPECTED))
         raise
 

@@ -71,7 +71,10 @@ def has_ended(db: Db, task_id: TaskId, epoch: int, outcomes: Collection[str]) ->
 
 
 def keep_late_result(db: Db, task_id: TaskId, epoch: int, result: object) -> None:
-    """Store a result that came after its claim had ended; it is shown to people, never applied."""
+    """Store a result that arrived after its claim had ended; the task does not change.
+
+    The result is only in the table `stale_results`, where an operator can read it with SQL.
+    """
     params = {"task_id": task_id, "epoch": epoch}
 
     def work(tx: Connection) -> None:

@@ -90,7 +90,7 @@ class PerUserQueueManager:
         return list_locks(self._db, user_id=user_by_name(self._db, user))
 
     def cleanup_all_stale_locks(self) -> int:
-        """End the claims whose locks were not renewed for `lock_timeout`; return how many."""
+        """End the claims whose locks were not renewed for `lock_timeout`; return their number."""
         with killing(self._settings) as kill:
             return cleanup_stale(
                 self._db,
@@ -139,13 +139,13 @@ class ConductorLockCleanup:
         self._actor = actor
 
     def check_and_cleanup_conductor_locks(self, project: str) -> int:
-        """Release a project's locks that nobody renewed in time; return how many."""
+        """Release a project's locks that nobody renewed in time; return the number of claims."""
         return self._cleanup(
             self._settings.per_user_serialization_lock_timeout_seconds, project=project
         )
 
     def cleanup_stale_task_locks(self, max_age_seconds: float = 3600) -> int:
-        """Release the locks that nobody renewed for `max_age_seconds`; return how many."""
+        """Release the locks that nobody renewed for `max_age_seconds`; return the number."""
         return self._cleanup(max_age_seconds)
 
     def release_task_lock(self, user: str, task_id: str) -> Sequence[str]:

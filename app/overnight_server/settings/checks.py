@@ -46,9 +46,10 @@ def fault_points(text: str | None) -> str | None:
 
 
 def token_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the names if they are supported; raise ValueError otherwise.
+    """Return the JWT algorithms unchanged; raise ValueError if the combination is not allowed.
 
-    HS256 must stand alone: with both kinds a public key could be used as an HS256 secret.
+    HS256 must be the only algorithm. If a public-key algorithm were allowed too, an attacker could
+    sign an HS256 token with the public key as the secret.
     """
     if not set(names) <= ALGORITHMS or ("HS256" in names and len(names) > 1):
         raise ValueError("unknown algorithm, or HS256 together with others")

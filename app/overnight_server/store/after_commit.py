@@ -39,7 +39,10 @@ class AfterCommit:
     requests_cancel: bool = False
 
     def append(self, notice: str) -> None:
-        """Take a notice of the server; add a log line if it reports the end of a graph."""
+        """Add a log line if a NOTICE reports the end of a graph; ignore every other NOTICE.
+
+        psycopg2 calls this for each NOTICE that Postgres sends.
+        """
         if finished := _DAG_FINISHED.search(notice):
             dag_id = show_dag(DagId(UUID(finished[1])))
             fields = {"dag_id": dag_id, "state": finished[2], "tasks": int(finished[3])}
@@ -60,7 +63,7 @@ def collect(tx: Connection) -> AfterCommit:
     pending = AfterCommit()
     tx.info[_KEY] = pending
     connection: Any = tx.connection.dbapi_connection
-    # psycopg2 appends each notice of the server to this attribute.
+    # psycopg2 appends each NOTICE of Postgres to this attribute.
     connection.notices = pending
     return pending
 

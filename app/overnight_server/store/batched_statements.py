@@ -85,7 +85,8 @@ def pack_batch(connection: Connection, *calls: StatementCall) -> PackedBatch:
 
 def send_batch(connection: Connection, batch: PackedBatch) -> Sequence[ResultRow]:
     """Execute a batch as a transaction of its own; return the rows of its last statement."""
-    # Postgres runs statements of one query text without BEGIN as one transaction.
+    # Postgres executes several statements in one query text as one transaction, if none of them is
+    # BEGIN.
     return _send(connection, batch, NamedTupleCursor)
 
 

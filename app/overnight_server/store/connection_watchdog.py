@@ -33,7 +33,10 @@ class _Entry(NamedTuple):
 
 
 class Watchdog:
-    """The deadlines of connections in use; its thread starts with the first watch of a process."""
+    """Closes connections that miss their deadline.
+
+    The thread that does so starts when a process first calls `watch`.
+    """
 
     def __init__(self) -> None:
         self._entries: dict[int, _Entry] = {}

@@ -153,7 +153,7 @@ class Db:
         return cls(engine, role=role, wake_ups=wake_ups)
 
     def acting_for(self, user: ActingUser) -> Self:
-        """Return this pool with all transactions run for one user.
+        """Return a new `Db` on the same connections, whose transactions act for one user.
 
         Row-level security restricts only the API's role; for other roles this only sets the actor.
         """
@@ -321,7 +321,11 @@ def connect_args(
     timeouts: Timeouts | None,
     actor: str | None = None,
 ) -> Mapping[str, object]:
-    """Return libpq's parameters: the role, timeouts, and planner options of a connection."""
+    """Return libpq's parameters: application name, timeouts, keepalives, and session options.
+
+    The session options are the time zone UTC, the role with its planner options, the actor, and
+    the timeouts; those that are None are left out.
+    """
     options = {"timezone": "UTC"}
     if role is not None:
         options |= {"role": role, **PLANNER_OPTIONS}

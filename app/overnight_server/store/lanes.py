@@ -100,7 +100,11 @@ def end_nights(tx: Connection, users: Iterable[UUID]) -> None:
 
 @dataclass(frozen=True)
 class RefreshedLanes:
-    """How many lanes were due, and whose billing month or night window changed."""
+    """The result of one refresh.
+
+    `due` is the number of lanes handled, `cycles` the users with a new billing month, `windows` the
+    users whose night window opened or closed.
+    """
 
     due: int = 0
     cycles: Sequence[UUID] = ()

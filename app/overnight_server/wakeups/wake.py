@@ -21,7 +21,7 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 DISPATCHERS_CHANNEL = "wake"
 SLOTS_CHANNEL = "wake:slots"
 CANCELS_CHANNEL = "wake:cancels"
-# Dispatchers are woken so much later than idle slots, if any slot listens.
+# If a slot listens, dispatchers are woken this many seconds after the idle slots.
 HEAD_START_SECONDS = 0.005
 # A listener checks this often whether it should stop: soon after Ctrl-C, and idle in between.
 STOP_CHECK_SECONDS = 0.5
@@ -91,7 +91,8 @@ class Waker:
                 self._connection.send_command("PUBLISH", self._prefix + SLOTS_CHANNEL, "")
                 self._slots_reply_pending = True
         except redis.RedisError:
-            # The driver would reconnect with the next command, and its caller would wait for it.
+            # Drop the connection: the driver would reconnect during the next command, and the
+            # caller of `wake` would have to wait.
             self._connection, self._slots_message_needed = None, True
         finally:
             self._using_connection.release()

@@ -1,4 +1,7 @@
-"""Authentication: every request except health checks needs an API key or a token."""
+"""Authentication: every request except health checks needs an API key or a token.
+
+Requests of a run carry the token of its claim instead; `api/routes/runs.py` verifies those.
+"""
 
 from typing import Annotated
 from urllib.parse import urlsplit

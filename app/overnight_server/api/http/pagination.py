@@ -23,7 +23,7 @@ MAX_PAGE = 100
 MAX_CURSOR = 200
 # A name has at most 100 characters, and each may need 12 in percent-encoding.
 MAX_NAME_CURSOR = 1200
-# A number of so many digits fits into every integer column.
+# A number with this many digits fits into every integer column.
 MAX_DIGITS = 18
 Limit = Annotated[int, Query(ge=1, le=MAX_PAGE, description="The maximum number of items.")]
 _DESCRIPTION = "The X-Next-Cursor of the previous page."

@@ -90,7 +90,9 @@ def list_audit(
     user: Annotated[
         str | None, Query(max_length=200, description="Only acts that concern this user.")
     ] = None,
-    since: Annotated[Instant | None, Query(description="Only acts since then.")] = None,
+    since: Annotated[
+        Instant | None, Query(description="Only acts at or after this instant.")
+    ] = None,
     limit: ManyLimit = PAGE,
 ) -> list[AuditEntry]:
     """List what people did, newest first."""

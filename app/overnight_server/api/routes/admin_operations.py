@@ -104,7 +104,7 @@ def list_all_lock_waits(
 
 @router.post("/locks/cleanup")
 def release_stale_locks(body: StaleLocks, deps: Injected, caller: Admin) -> StaleLocksReleased:
-    """Release the locks that nobody has renewed for so long; their tasks are queued again."""
+    """Release locks not renewed for `max_age_seconds`; their tasks are queued again."""
     default = deps.settings.per_user_serialization_lock_timeout_seconds
     seconds = default if body.max_age_seconds is None else body.max_age_seconds
     with killing(deps.settings) as kill:

@@ -51,7 +51,7 @@ def list_tasks_of_user(
     _caller: Admin,
     user: Annotated[str, Query(max_length=200, description="Id or name of the user.")],
     status: Annotated[
-        str | None, Query(max_length=40, description="Only this status or state.")
+        str | None, Query(max_length=40, description="Only tasks with this status or state.")
     ] = None,
     limit: Limit = PAGE,
     before: BeforeTask = None,

@@ -94,7 +94,11 @@ def change_user(user_id: str, body: UserChanges, deps: Injected, caller: Admin) 
     # Validated before anything is written, because each change is a transaction of its own.
     hours = None if body.window is None else parse_body_window(body.window)
     if body.is_admin is False and parsed_id == caller.user_id:
-        raise InvalidRequest("is_admin", "this is your own account", legal="another user")
+        raise InvalidRequest(
+            "is_admin",
+            "you cannot remove the admin role from your own account",
+            legal="the account of another user",
+        )
     if body.name is not None:
         try:
             rename_user(deps.admin_db, parsed_id, body.name, actor=actor)
@@ -117,7 +121,11 @@ def disable(user_id: str, deps: Injected, caller: Admin) -> UserDetail:
     """Disable a user: keys are refused and no task starts; running tasks may end."""
     parsed_id = find_user_id(deps, user_id)
     if parsed_id == caller.user_id:
-        raise InvalidRequest("user_id", "this is your own account", legal="another user")
+        raise InvalidRequest(
+            "user_id",
+            "you cannot disable your own account",
+            legal="the account of another user",
+        )
     disable_user(deps.admin_db, parsed_id, actor=f"user:{caller.user_id}")
     return get_user(deps.admin_db, parsed_id)
 

@@ -40,7 +40,7 @@ def list_own_dead_letters(
     caller: Reader,
     resolved: Annotated[bool, Query(description="Include resolved ones.")] = False,
     fingerprint: Annotated[
-        str | None, Query(max_length=40, description="Only those with this fingerprint.")
+        str | None, Query(max_length=40, description="Only dead letters with this fingerprint.")
     ] = None,
     limit: Limit = PAGE,
     before: BeforeNumber = None,

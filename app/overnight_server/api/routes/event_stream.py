@@ -131,7 +131,7 @@ async def stream_events(
     if topic.is_bounded:
         await _thread(
             partial(last_event, deps.db, topic)
-        )  # raises NotFound if it is another user's
+        )  # raises TaskNotFound or DagNotFound if the user has no such task or graph
     check = partial(check_again, request, deps, caller)
     return EventStream(deps.feed, topic, partial(_frames, deps, after=after, check=check))
 

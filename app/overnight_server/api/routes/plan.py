@@ -19,7 +19,7 @@ router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
 
 @router.post("")
 def simulate_batch(body: PlanRequest, deps: Injected, caller: Reader) -> Plan:
-    """Simulate a batch behind the tasks that wait already; nothing is submitted."""
+    """Forecast a batch as if it were added after all waiting tasks; nothing is submitted."""
     if wrong := list(_dangling_edges(body)):
         raise InvalidGraph(wrong)
     return plan(

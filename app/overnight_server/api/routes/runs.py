@@ -194,7 +194,7 @@ def beat_run(run: CurrentRun, body: RunHeartbeat | None = None) -> HeartbeatRepl
 
 @router.post("/extend")
 def extend_run(body: LeaseExtension, run: CurrentRun) -> HeartbeatReply:
-    """Extend the lease of a run once: the next heartbeat is due after so many seconds."""
+    """Extend the lease of a run once: the next heartbeat is due after `seconds`."""
     held_claim = run.started()
     lease = timedelta(seconds=body.seconds)
     return _heartbeat_reply(heartbeat(run.db, held_claim.run.claim, lease=lease), lease)

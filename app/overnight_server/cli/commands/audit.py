@@ -31,7 +31,7 @@ def list_(
         datetime | None,
         typer.Option(
             metavar="DURATION|INSTANT",
-            help="Only acts since then, such as 8h (ago) or 2030-01-31T07:00Z.",
+            help="Only acts at or after this instant, such as 8h (ago) or 2030-01-31T07:00Z.",
             parser=arguments.past_instant,
         ),
     ] = None,

@@ -62,7 +62,7 @@ class FileFault:
 
 @dataclass(frozen=True)
 class Document:
-    """One document of the file, and the line of every field in it."""
+    """One YAML or JSON document of a batch file, and the line number of each of its fields."""
 
     value: Any
     lines: Mapping[Path, int] = field(default_factory=dict)

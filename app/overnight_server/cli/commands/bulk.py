@@ -38,34 +38,37 @@ FILTER = "Filter"
 Status = Annotated[
     str | None,
     typer.Option(
-        "--status", "--state", help="Only in this status or state.", rich_help_panel=FILTER
+        "--status", "--state", help="Only tasks in this status or state.", rich_help_panel=FILTER
     ),
 ]
 Type = Annotated[
-    str | None, typer.Option("--type", help="Only of this type.", rich_help_panel=FILTER)
+    str | None, typer.Option("--type", help="Only tasks of this type.", rich_help_panel=FILTER)
 ]
 Tag = Annotated[
-    str | None, typer.Option("--tag", help="Only with this tag.", rich_help_panel=FILTER)
+    str | None, typer.Option("--tag", help="Only tasks with this tag.", rich_help_panel=FILTER)
 ]
 Project = Annotated[
-    str | None, typer.Option("--project", help="Only of this project.", rich_help_panel=FILTER)
+    str | None,
+    typer.Option("--project", help="Only tasks of this project.", rich_help_panel=FILTER),
 ]
 Source = Annotated[
     str | None,
     typer.Option(
-        "--source", help="Only from this source, such as api or cli.", rich_help_panel=FILTER
+        "--source", help="Only tasks from this source, such as api or cli.", rich_help_panel=FILTER
     ),
 ]
 Title = Annotated[
     str | None,
-    typer.Option("--title", help="Only with this text in the title.", rich_help_panel=FILTER),
+    typer.Option(
+        "--title", help="Only tasks whose title contains this text.", rich_help_panel=FILTER
+    ),
 ]
 After = Annotated[
     datetime | None,
     typer.Option(
         "--created-after",
         metavar="INSTANT",
-        help="Only created then or later: 2030-01-31T07:00Z, or 8h for 8 hours ago.",
+        help="Only tasks created at this instant or later, such as 8h (ago) or 2030-01-31T07:00Z.",
         parser=arguments.past_instant,
         rich_help_panel=FILTER,
     ),
@@ -75,7 +78,7 @@ Before = Annotated[
     typer.Option(
         "--created-before",
         metavar="INSTANT",
-        help="Only created before then.",
+        help="Only tasks created before this instant.",
         parser=arguments.past_instant,
         rich_help_panel=FILTER,
     ),

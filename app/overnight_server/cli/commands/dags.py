@@ -23,7 +23,9 @@ def list_(
     *,
     status: Annotated[
         str | None,
-        typer.Option(help="Only this status: pending, running, completed, failed or cancelled."),
+        typer.Option(
+            help="Only graphs with this status: pending, running, completed, failed or cancelled."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, help="Largest number of graphs to list.")

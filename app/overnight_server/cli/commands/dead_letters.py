@@ -17,7 +17,7 @@ app = typer.Typer(
 
 HEADERS = ("ID", "DIED", "USER", "TYPE", "ATTEMPTS", "POISON", "RESOLVED", "TITLE", "ERROR")
 OPTIONAL = ("POISON", "ATTEMPTS", "TYPE", "RESOLVED", "TITLE", "USER")
-# An abbreviated id is looked up among so many dead letters.
+# An abbreviated id is looked up among this many dead letters.
 SEARCHED = 1000
 Note = Annotated[str, typer.Option(help="Reason; kept with the dead letter.")]
 
@@ -51,7 +51,7 @@ def show(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show one dead letter with every failed run."""
+    """Show one dead letter with every run that counted as an attempt. Needs an admin key."""
     with connection.client(url, api_key_file, as_admin=True) as client:
         letter = client.admin.dead_letter(_resolve(client, task))
     if as_json:

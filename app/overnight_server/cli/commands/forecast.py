@@ -26,7 +26,8 @@ def forecast(
     task: Annotated[
         str | None,
         typer.Argument(
-            metavar="ID", help="Only this task. Default: running tasks and the next in the queue."
+            metavar="ID",
+            help="Forecast only this task. Default: running tasks and the next in the queue.",
         ),
     ] = None,
     *,

@@ -19,7 +19,7 @@ HEADERS = ("TASK", "USER", "STATE", "SINCE", "EXPIRES", "WAITING", "HOLDER", "KE
 OPTIONAL = ("HOLDER", "EXPIRES", "WAITING", "STATE")
 WAIT_HEADERS = ("TASK", "BEHIND", "USER", "SINCE", "UNTIL", "WAITED", "WAITING", "KEY")
 WAIT_OPTIONAL = ("UNTIL", "WAITING", "SINCE")
-# In seconds; no lock is held for so long.
+# In seconds; longer than any lock is held.
 LONGEST = 1_000_000_000
 UserName = Annotated[str, typer.Argument(metavar="USER", help="Name of the user.")]
 
@@ -81,7 +81,10 @@ def release(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Release the locks of a task: kill its run and queue it again; no attempt is spent."""
+    """Release the locks of a task: kill its run and return the task to the queue.
+
+    The run does not count as an attempt.
+    """
     with connection.client(url, api_key_file, as_admin=True) as client:
         released = client.admin.release_locks(_resolve(client, user, task))
     if as_json:
@@ -107,7 +110,7 @@ def cleanup_stale(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Release locks that were not renewed for so long; the reaper does so when a lease ends."""
+    """Release locks not renewed for SECONDS; the reaper releases locks when their lease ends."""
     with connection.client(url, api_key_file, as_admin=True) as client:
         released = client.admin.release_stale_locks(max_age_seconds=seconds)
     if as_json:

@@ -37,7 +37,7 @@ def pause(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Start no new tasks of a user, in a pool or at all; running tasks continue.
+    """Pause a user, a pool or everything: no new task starts. Running tasks continue.
 
     Without an option, list what is paused.
     """

@@ -28,7 +28,9 @@ def list_(
     *,
     status: Annotated[
         str | None,
-        typer.Option(help="Only this status or state, such as pending or dead_lettered."),
+        typer.Option(
+            help="Only tasks with this status or state, such as pending or dead_lettered."
+        ),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, help="Largest number of tasks to list.")

@@ -130,7 +130,7 @@ def _drawn(dag: "Dag") -> "Text":
 
 
 def _poll(client: "Client", dag_id: str, seconds: float | None) -> "Dag":
-    """Return the graph once it has ended, or its current state after so many seconds."""
+    """Return the graph once it has ended, or its current state after `seconds`."""
     from overnight.errors import DagWaitTimedOut
 
     def request() -> "Dag":

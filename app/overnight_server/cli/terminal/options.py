@@ -73,7 +73,11 @@ WindowOpens = Annotated[
 ]
 WindowCloses = Annotated[
     str | None,
-    typer.Option("--to", metavar="HH:MM", help="When it closes; on the next day if before --from."),
+    typer.Option(
+        "--to",
+        metavar="HH:MM",
+        help="When the window closes. A time before --from means the next day.",
+    ),
 ]
 WindowAtClosing = Annotated[
     AtClosing | None,

@@ -86,6 +86,8 @@ def table(
 ) -> None:
     """Print rows under headers, or `empty` on stderr when there are no rows.
 
+    Without rows and without `empty`, only the headers are printed.
+
     A pipe gets every column. A terminal does not show columns without any value; when the table is
     wider than the terminal, the columns in `optional` are left out one by one, in their order, and
     if that is not enough each row becomes a block of lines.

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 PREFIX, DAG_PREFIX = "task_", "dag_"
 BULK_PREFIX, TRIGGER_PREFIX = "bulk_", "trigger_"
 ID_LENGTH = 26
-# Abbreviations are looked up among so many recent objects; older ones need the whole id.
+# Abbreviations are looked up among this many recent objects; older ones need the whole id.
 RECENT = 500
 RECENT_TRIGGERS = 100
 LISTED = 5

@@ -103,7 +103,7 @@ def _wait_until_final(
 
 
 def _poll(client: "Client", task_id: str, seconds: float) -> "Task":
-    """Return the task once it has ended, or its current state after so many seconds."""
+    """Return the task once it has ended, or its current state after `seconds`."""
     from overnight.errors import WaitTimedOut
 
     def request() -> "Task":

@@ -49,8 +49,8 @@ SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
 SELECT u.name, l.max_active, l.ready FROM lanes l JOIN users u ON u.id = l.user_id;
 
 -- name: starving_lanes
--- Users the gate would serve, and has not for too long, while it served others. A lane that every
--- live pool has looked into in vain waits for something else than its turn.
+-- Users whom the gate could serve and has not served for too long, while it served others. A lane in which
+-- no live pool found a suitable task is not starving: its tasks wait for another reason.
 WITH latest AS MATERIALIZED (
     SELECT max(last_served_at) AS at FROM lanes
 )

@@ -48,8 +48,8 @@ AS $$
 $$;
 
 -- The first startable tasks of each of these users, at most `per_lane` and no more than may run: tasks
--- that the pool can run, whose locks are free, and whose time and cost still fit. For each user this is a
--- walk along one index that stops when enough tasks are found.
+-- that the pool can run, whose locks are free, and whose time and cost still fit. For each user,
+-- Postgres reads one index in order and stops when it has found enough tasks.
 --   granted      seconds that the run would be allowed and that the claim reserves
 --   usd          its expected cost, which the claim reserves
 --   dag_usd_left what the budget of its graph leaves; NULL without one
