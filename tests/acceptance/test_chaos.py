@@ -6,7 +6,7 @@ from typing import Final
 import pytest
 
 from tests.chaos.driver import Options, run
-from tests.chaos.plan import LINK, SPOILED
+from tests.chaos.plan import LINK, LINK_FAULTS
 
 SEED: Final = 20260
 # The run proves nothing unless each of these has happened.
@@ -16,7 +16,7 @@ MINIMUM_COUNTS: Final = {
         [
             *("kill main", "kill child", "term", "freeze", "freeze worker", "freeze child"),
             *("crash postgres", "flush redis", "restart redis", "empty redis", "hang redis"),
-            *(f"{LINK}{fault}" for fault in SPOILED),
+            *(f"{LINK}{fault}" for fault in LINK_FAULTS),
             *("burst", "change plan", "revive", "repeat messages"),
             *("graphs", "poison that ran", "cancels answered cancelled"),
             *("attempts in a bundle", "billing months started"),

@@ -21,7 +21,7 @@ from overnight_server.domain.plans import PlanLimits
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.injector import FaultFunction, FaultInjector
-from tests.chaos.plan import CUT, LINK, PRODUCER, SPOILED, TO_POSTGRES, Step
+from tests.chaos.plan import CUT, LINK, LINK_FAULTS, PRODUCER, TO_POSTGRES, Step
 from tests.chaos.proxy import LinkFault, ProxyLink
 from tests.chaos.stack import Service, resume, suspend
 from tests.support.invariants import describe_violations, violations
@@ -175,15 +175,15 @@ def break_link(injector: FaultInjector, random: Random, step: Step) -> str | Non
     fault = step.fault.removeprefix(LINK)
     if fault == CUT:
         return name if link.cut() else None
-    seconds, before = random.uniform(0.5, 5), link.spoiled
-    link.become(LinkFault(fault), delay_seconds=random.uniform(0.05, 1))
+    seconds, before = random.uniform(0.5, 5), link.hits
+    link.set_fault(LinkFault(fault), delay_seconds=random.uniform(0.05, 1))
     if fault == LinkFault.REFUSE:
         # Connections that are open already would otherwise continue to work.
         link.cut()
 
     def end() -> bool:
         link.heal()
-        return link.spoiled > before
+        return link.hits > before
 
     injector.lasts(step, seconds, end)
     return f"{name} for {seconds:.1f} s"
@@ -265,7 +265,7 @@ FAULTS: Final[Mapping[str, FaultFunction]] = {
     "revive": revive,
     "repeat messages": repeat_messages,
     "look": check_invariants,
-    **{f"{LINK}{fault}": break_link for fault in SPOILED},
+    **{f"{LINK}{fault}": break_link for fault in LINK_FAULTS},
 }
 
 

@@ -101,7 +101,7 @@ class FaultInjector:
 
     def _inject(self, step: Step) -> None:
         try:
-            description = self.functions[step.fault](self, Random(step.dice), step)
+            description = self.functions[step.fault](self, Random(step.seed), step)
         except (DatabaseUnreachable, RedisError) as error:
             self._repeat(step, str(error).splitlines()[0])
             return

@@ -1,4 +1,4 @@
-"""Producers: they submit, cancel, try again until answered, and remember every answer."""
+"""Producers: they submit and cancel tasks, repeat until they get a response, and record it."""
 
 import queue
 import threading
@@ -21,13 +21,13 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.stack import ChaosStack
-from tests.chaos.tasks import graph, wish
+from tests.chaos.tasks import graph, random_task
 from tests.support.deployment import Deployment
 
 CAPS: Final = Caps(max_pending_per_user=1_000_000)
 PRODUCERS: Final = 8
 PAUSE_SECONDS: Final = 0.2
-# How long a client waits for one answer before it asks again.
+# How long a client waits for a response before it repeats the request.
 ANSWER_SECONDS: Final = 4.0
 PLANS: Final[Sequence[tuple[PlanTier, int, Mapping[str, object]]]] = (
     (PlanTier.ENTERPRISE, 6, {}),
@@ -55,7 +55,7 @@ class Ack:
 
 @dataclass
 class Record:
-    """What the producers saw; the only witness of what was promised."""
+    """The responses that producers got."""
 
     acks: list[Ack] = field(default_factory=list)
     cancelled: list[TaskId] = field(default_factory=list)
@@ -64,24 +64,24 @@ class Record:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ack(self, ack: Ack) -> None:
-        """Remember a promise."""
+        """Record an acknowledged submission."""
         with self.lock:
             self.acks.append(ack)
 
     def count(self, what: str) -> None:
-        """Count something worth a line in the report."""
+        """Add one to a count of the report."""
         with self.lock:
             self.counts[what] += 1
 
     def fault(self, what: str) -> None:
-        """Remember an answer that should never be given."""
+        """Record a response that should never occur."""
         with self.lock:
             self.faults.append(what)
 
 
 @dataclass(frozen=True)
 class Producer:
-    """A user, and the way in."""
+    """A user and a client with the user's key."""
 
     user_id: UserId
     client: Client
@@ -89,7 +89,7 @@ class Producer:
 
 
 def users(deployment: Deployment, url: str, random: Random, seconds: float) -> list[Producer]:
-    """Make users on every plan; for half of them a billing month ends in the middle of the run."""
+    """Create users of every plan; for half of them a billing month ends during the run."""
     made = []
     for number, (plan, weight, columns) in enumerate(PLANS):
         anchor = _anchor(deployment, random.uniform(0.2, 0.9) * seconds) if number % 2 else {}
@@ -101,7 +101,7 @@ def users(deployment: Deployment, url: str, random: Random, seconds: float) -> l
 
 
 def _anchor(deployment: Deployment, seconds: float) -> Mapping[str, Any]:
-    """Let a user have signed up so many seconds less than four years ago."""
+    """Return a billing anchor this many seconds less than four years ago."""
     return deployment.one(
         "SELECT clock() - interval '4 years' + make_interval(secs => :seconds)"
         " AS billing_anchor_at",
@@ -110,14 +110,14 @@ def _anchor(deployment: Deployment, seconds: float) -> Mapping[str, Any]:
 
 
 def _client(deployment: Deployment, user_id: UserId, url: str) -> Client:
-    # No tries of its own: the run wants to see every lost answer, and repeats with the same key.
+    # No retries by the client: the run counts lost responses and repeats with the same key.
     return Client(
         url, issue(deployment.app, user_id, name="chaos"), retries=0, timeout=ANSWER_SECONDS
     )
 
 
 class Load:
-    """Producers at work in threads of their own."""
+    """Runs the producers in threads."""
 
     def __init__(
         self, stack: ChaosStack, producers: list[Producer], seed: int, per_second: float
@@ -136,17 +136,17 @@ class Load:
         ]
 
     def start(self) -> None:
-        """Begin to submit."""
+        """Start to submit."""
         for thread in self._threads:
             thread.start()
 
     def burst(self, count: int) -> None:
-        """Have so many more submitted as fast as it goes."""
+        """Submit this many more tasks without pauses."""
         for number in range(count):
             self._extra.put(number)
 
     def finish(self, timeout: float) -> bool:
-        """Stop submitting; True once everything that was begun has been answered."""
+        """Stop submitting; return whether every request got a response in time."""
         self._stop.set()
         deadline = time.monotonic() + timeout
         for thread in self._threads:
@@ -158,27 +158,27 @@ class Load:
 
     def _produce(self, place: int) -> None:
         try:
-            self._produce_on(Random(f"{self._seed}:{place}"))
-        except Exception as error:  # noqa: BLE001 - one producer less would go unnoticed
+            self._produce_until_stopped(Random(f"{self._seed}:{place}"))
+        except Exception as error:  # noqa: BLE001 - a lost producer would go unnoticed
             self.record.fault(f"producer {place} died: {''.join(format_exception(error))}")
 
-    def _produce_on(self, random: Random) -> None:
+    def _produce_until_stopped(self, random: Random) -> None:
         due = time.monotonic()
         while not self._stop.is_set():
-            self._one(random)
-            if not self._burst_waits():
-                # Whoever fell behind while nobody answered makes up for it.
+            self._act(random)
+            if not self._take_burst():
+                # A producer that fell behind during an outage catches up.
                 due += self._pause
                 self._stop.wait(max(0.0, due - time.monotonic()))
 
-    def _burst_waits(self) -> bool:
+    def _take_burst(self) -> bool:
         try:
             self._extra.get_nowait()
         except queue.Empty:
             return False
         return True
 
-    def _one(self, random: Random) -> None:
+    def _act(self, random: Random) -> None:
         [producer] = random.choices(
             self._producers, [producer.weight for producer in self._producers]
         )
@@ -190,15 +190,15 @@ class Load:
             self._cancel(random)
 
     def _submit(self, producer: Producer, random: Random, number: int) -> None:
-        asked = wish(random, number)
+        request = random_task(random, number)
         key = f"key-{number}"
         while True:
             try:
                 task = producer.client.tasks.create(
-                    f"task {number}", idempotency_key=key, tags=[asked.kind], **asked.fields
+                    f"task {number}", idempotency_key=key, tags=[request.kind], **request.fields
                 )
             except (Unreachable, Unavailable):
-                self.record.count("submits answered by no or 503, and repeated")
+                self.record.count("submits without a response or with 503, repeated")
                 time.sleep(PAUSE_SECONDS)
                 continue
             except Refused as refusal:
@@ -207,9 +207,9 @@ class Load:
                     self.record.fault(f"submit answered {refusal.status}: {refusal}")
                 return
             except NotUnderstood as error:
-                self.record.fault(f"submit answered nonsense: {error}")
+                self.record.fault(f"submit got an unreadable response: {error}")
                 return
-            self.record.ack(Ack(parse_task(task.id), producer.user_id, key, asked.kind))
+            self.record.ack(Ack(parse_task(task.id), producer.user_id, key, request.kind))
             return
 
     def _submit_graph(self, producer: Producer, random: Random, number: int) -> None:
@@ -225,7 +225,7 @@ class Load:
                     title=f"graph {number}",
                 )
             except DatabaseUnreachable:
-                self.record.count("graphs whose commit was unanswered, and repeated")
+                self.record.count("graphs whose commit got no response, repeated")
                 time.sleep(PAUSE_SECONDS)
                 continue
             except ServiceRefused as refusal:
@@ -241,7 +241,7 @@ class Load:
         with self.record.lock:
             if not self.record.acks:
                 return
-            # Mostly one of the last, which may still wait or run.
+            # One of the last 50, which may still wait or run.
             recent = self.record.acks[-50:]
         ack = random.choice(recent)
         producer = next(one for one in self._producers if one.user_id == ack.user_id)
@@ -252,7 +252,7 @@ class Load:
             if refusal.status >= 500 and not isinstance(refusal, Unavailable):
                 self.record.fault(f"cancel answered {refusal.status}: {refusal}")
         except OvernightError:
-            self.record.count("cancels unanswered")
+            self.record.count("cancels without a response")
         else:
             self.record.count(f"cancels answered {answer.state}")
             if answer.state == "cancelled":
@@ -260,7 +260,7 @@ class Load:
 
 
 def by_key(acks: list[Ack]) -> dict[tuple[UUID, str], set[UUID]]:
-    """Return the tasks each user was shown for each key; more than one is a broken promise."""
+    """Return the tasks that each user got for each key; more than one is an error."""
     shown: dict[tuple[UUID, str], set[UUID]] = {}
     for ack in acks:
         shown.setdefault((ack.user_id, ack.key), set()).add(ack.task_id)

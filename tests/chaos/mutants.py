@@ -1,9 +1,9 @@
-"""Take a safeguard away and see an instrument turn red: `python -m tests.chaos.mutants --chaos`.
+"""Remove one safeguard and check that tests fail: `python -m tests.chaos.mutants --chaos`.
 
-Each mutant is a copy of the repository with one safeguard edited out of it. An instrument that
-stays green there would also stay green if the safeguard were lost one day by mistake. What must
-turn red is named beforehand, and first everything is seen green without a mutant: a test that
-fails for another reason, or a run that was too slow, shows nothing.
+Each mutant is a copy of the repository with one safeguard removed. A test that passes there would
+also pass if somebody removed the safeguard by mistake. The expected failures are listed in
+`safeguards.py`, and everything must first pass without a mutant: a test that fails for another
+reason, or a run that was too slow, proves nothing.
 """
 
 import argparse
@@ -30,137 +30,144 @@ PYTEST: Final = ("pytest", "-q", "-pno:cacheprovider")
 CHAOS: Final = ("--seconds", "20", "--seed", "1", "--tasks", "500", "--drain", "45")
 FAILED: Final = re.compile(r"^FAILED ([^\[\s]+)(?:\[.*?\])?(?: - (.*))?$", re.MULTILINE)
 SHOWN: Final = 90
-# What an instrument found broken, by the name of the test or finding, in its own words.
-Red = Mapping[str, str]
+# Failures of the tests or of the chaos run: the message by the name of the test or finding.
+Failures = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What one instrument made of one mutant; `seen` if that was what should turn red."""
+class MutantResult:
+    """The result of the tests or the chaos run on one mutant; `caught` if the expected failed."""
 
     mutant: str
-    instrument: str
-    seen: bool
-    words: str
+    run: str
+    caught: bool
+    message: str
 
 
 def main() -> int:
-    """Show each mutant to its instruments; 0 if every one of them was seen."""
+    """Run tests and chaos on each mutant; return 0 if every mutant was caught."""
     parser = argparse.ArgumentParser(prog="python -m tests.chaos.mutants", description=__doc__)
     parser.add_argument("--only", default="", help="mutants whose name contains this")
     parser.add_argument("--chaos", action="store_true", help="use the chaos run as well")
     options = parser.parse_args()
-    chosen = [one for one in MUTANTS if options.only in one.lost]
-    red = _without_mutants(chosen, with_chaos=options.chaos)
-    if red:
-        _say(f"red without any mutant, so nothing can be shown: {_in_words(red)}")
+    chosen = [mutant for mutant in MUTANTS if options.only in mutant.lost]
+    failed = _without_mutants(chosen, with_chaos=options.chaos)
+    if failed:
+        _print(f"Failures without any mutant, so nothing can be proved: {_summary(failed)}")
         return 2
-    sights = [sight for one in chosen for sight in _show(one, with_chaos=options.chaos)]
-    _say("\n" + table(sights))
-    missed = sum(not sight.seen for sight in sights)
-    _say(f"\n{missed} of {len(sights)} looks missed their mutant" if missed else "\nall were seen")
+    results = [
+        result for mutant in chosen for result in _test_mutant(mutant, with_chaos=options.chaos)
+    ]
+    _print("\n" + table(results))
+    missed = sum(not result.caught for result in results)
+    _print(
+        f"\n{missed} of {len(results)} runs missed their mutant" if missed else "\nall were caught"
+    )
     return 1 if missed else 0
 
 
-def _without_mutants(chosen: Sequence[Mutant], *, with_chaos: bool) -> Red:
-    """Use every instrument on the deployment as it is; nothing may be red."""
-    red = dict(_tests_on([], sorted({test for one in chosen for test in one.tests})))
-    for bias in sorted({one.bias for one in chosen if with_chaos and one.chaos}):
-        red |= _chaos_on([], bias)
+def _without_mutants(chosen: Sequence[Mutant], *, with_chaos: bool) -> Failures:
+    """Run everything on the unchanged repository; return the failures."""
+    failed = dict(_tests_on([], sorted({test for mutant in chosen for test in mutant.tests})))
+    for bias in sorted({mutant.bias for mutant in chosen if with_chaos and mutant.chaos}):
+        failed |= _chaos_on([], bias)
         if COMPANIONS[bias]:
-            red |= _chaos_on(COMPANIONS[bias], bias)
-    return red
+            failed |= _chaos_on(COMPANIONS[bias], bias)
+    return failed
 
 
-def _show(mutant: Mutant, *, with_chaos: bool) -> Iterator[Sight]:
+def _test_mutant(mutant: Mutant, *, with_chaos: bool) -> Iterator[MutantResult]:
     began = time.monotonic()
-    yield _told(judge_tests(mutant, _tests_on([mutant.edit], list(mutant.tests))), began)
+    yield _print_result(judge_tests(mutant, _tests_on([mutant.edit], list(mutant.tests))), began)
     if with_chaos and mutant.chaos:
         began = time.monotonic()
-        red = _chaos_on([mutant.edit, *mutant.also_without.values()], mutant.bias)
-        yield _told(judge_chaos(mutant, red), began)
+        failed = _chaos_on([mutant.edit, *mutant.also_without.values()], mutant.bias)
+        yield _print_result(judge_chaos(mutant, failed), began)
 
 
-def judge_tests(mutant: Mutant, red: Red) -> Sight:
-    """Tell whether every test that should fail did, for the reason it should give."""
-    seen = all(test in red and words in red[test] for test, words in mutant.tests.items())
-    return Sight(mutant.lost, "tests", seen, _in_words(red))
+def judge_tests(mutant: Mutant, failed: Failures) -> MutantResult:
+    """Return whether every expected test failed, each with the expected message."""
+    caught = all(
+        test in failed and message in failed[test] for test, message in mutant.tests.items()
+    )
+    return MutantResult(mutant.lost, "tests", caught, _summary(failed))
 
 
-def judge_chaos(mutant: Mutant, red: Red) -> Sight:
-    """Tell whether a chaos run found any of what it should; whatever else it found shows nothing.
+def judge_chaos(mutant: Mutant, failed: Failures) -> MutantResult:
+    """Return whether a chaos run had one of the expected findings; other findings prove nothing.
 
-    A deployment that lost a safeguard may also be too slow to drain, and so may a busy machine.
+    For example, a stack may be too slow to drain only because the machine is busy.
     """
     expected: dict[str, str] = {}
-    for what, words in red.items():
-        for line in words.splitlines():
-            if any(word in f"{what}: {line}" for word in mutant.chaos):
+    for what, message in failed.items():
+        for line in message.splitlines():
+            if any(text in f"{what}: {line}" for text in mutant.chaos):
                 expected.setdefault(what, line)
     lost = ", ".join([mutant.lost, *mutant.also_without])
-    return Sight(lost, "chaos", bool(expected), _in_words(expected or red))
+    return MutantResult(lost, "chaos", bool(expected), _summary(expected or failed))
 
 
-def table(sights: Sequence[Sight]) -> str:
-    """Return what was seen, a line for each look."""
-    rows = [("mutant: the deployment without", "instrument", "", "what turned red")]
+def table(results: Sequence[MutantResult]) -> str:
+    """Return the results as a table, one line each."""
+    rows = [("mutant: without", "run", "", "failures")]
     rows += [
-        (one.mutant, one.instrument, "seen" if one.seen else "MISSED", one.words) for one in sights
+        (result.mutant, result.run, "caught" if result.caught else "MISSED", result.message)
+        for result in results
     ]
-    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]])
         for row in rows
     )
 
 
-def _told(sight: Sight, began: float) -> Sight:
-    word = "seen" if sight.seen else "MISSED"
+def _print_result(result: MutantResult, began: float) -> MutantResult:
+    verdict = "caught" if result.caught else "MISSED"
     took = time.monotonic() - began
-    _say(f"{word:6} by {sight.instrument:5} in {took:5.1f} s  without {sight.mutant}")
-    return sight
+    _print(f"{verdict:6} by {result.run:5} in {took:5.1f} s  without {result.mutant}")
+    return result
 
 
-def _in_words(red: Red) -> str:
-    """Say what turned red, each thing by its name and first line."""
-    said = [
-        f"{what.rpartition('::')[2]}: {(words.splitlines() or [''])[0][:SHOWN]}"
-        for what, words in red.items()
+def _summary(failed: Failures) -> str:
+    """Return the failures in one line, each with its name and first line."""
+    lines = [
+        f"{what.rpartition('::')[2]}: {(message.splitlines() or [''])[0][:SHOWN]}"
+        for what, message in failed.items()
     ]
-    return "; ".join(said) or "nothing"
+    return "; ".join(lines) or "nothing"
 
 
-def _tests_on(edits: Sequence[Edit], tests: Sequence[str]) -> Red:
+def _tests_on(edits: Sequence[Edit], tests: Sequence[str]) -> Failures:
     """Run tests on a copy of the repository; return those that failed, with their reasons."""
     if not tests:
         return {}
-    with _copy(edits) as place:
-        return failures(_run(place, [*PYTEST, *tests]))
+    with _copy(edits) as directory:
+        return failures(_run(directory, [*PYTEST, *tests]))
 
 
-def failures(said: str) -> Red:
-    """Read from what pytest said which tests failed, and why; a test's cases count as one."""
-    return {match[1]: match[2] or "" for match in FAILED.finditer(said)}
+def failures(output: str) -> Failures:
+    """Return the failed tests and their messages from pytest's output; cases count as one test."""
+    return {match[1]: match[2] or "" for match in FAILED.finditer(output)}
 
 
-def _chaos_on(edits: Sequence[Edit], bias: str) -> Red:
-    """Let chaos run on a copy of the repository; return what it found broken."""
-    with _copy(edits) as place:
-        written = place / "report.json"
-        kept = ["--json", str(written), "--logs", str(place / "logs")]
-        _run(place, ["tests.chaos.biased", bias, *CHAOS, *kept])
-        report = json.loads(written.read_text())
+def _chaos_on(edits: Sequence[Edit], bias: str) -> Failures:
+    """Run chaos on a copy of the repository; return its findings."""
+    with _copy(edits) as directory:
+        report_file = directory / "report.json"
+        options = ["--json", str(report_file), "--logs", str(directory / "logs")]
+        _run(directory, ["tests.chaos.biased", bias, *CHAOS, *options])
+        report = json.loads(report_file.read_text())
     return {what: "\n".join(lines) for what, lines in report["findings"].items()}
 
 
-def _run(place: Path, instrument: Sequence[str]) -> str:
-    """Use an instrument on a copy; one that cannot even run proves nothing."""
+def _run(directory: Path, command: Sequence[str]) -> str:
+    """Run a command in a copy and return its output; raise if it could not run."""
     ended = subprocess.run(
-        [sys.executable, "-m", *instrument],
-        cwd=place,
-        # Wide, so that pytest does not cut off the reasons.
+        [sys.executable, "-m", *command],
+        cwd=directory,
+        # Wide, so that pytest does not cut off the messages.
         env=dict(os.environ)
-        | {"PYTHONPATH": f"{place}:{place}/app:{place}/workers", "COLUMNS": "400"},
+        | {"PYTHONPATH": f"{directory}:{directory}/app:{directory}/workers", "COLUMNS": "400"},
         capture_output=True,
         text=True,
         check=False,
@@ -168,30 +175,34 @@ def _run(place: Path, instrument: Sequence[str]) -> str:
     )
     if ended.returncode not in (0, 1):
         raise RuntimeError(
-            f"{instrument[0]} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
+            f"{command[0]} ended with {ended.returncode}:\n{ended.stdout}{ended.stderr}"
         )
     return ended.stdout
 
 
 @contextmanager
 def _copy(edits: Sequence[Edit]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="overnight-mutant-") as directory:
-        place = Path(directory)
+    with tempfile.TemporaryDirectory(prefix="overnight-mutant-") as name_of_copy:
+        directory = Path(name_of_copy)
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, place / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(
+                    source, directory / name, ignore=shutil.ignore_patterns("__pycache__")
+                )
             else:
-                shutil.copy(source, place / name)
+                shutil.copy(source, directory / name)
         for name, old, new in edits:
-            text = (place / name).read_text()
+            text = (directory / name).read_text()
             if text.count(old) != 1:
-                raise RuntimeError(f"{name} has changed; what should be lost is not there once")
-            (place / name).write_text(text.replace(old, new))
-        yield place
+                raise RuntimeError(
+                    f"{name} has changed: the text to remove does not occur exactly once"
+                )
+            (directory / name).write_text(text.replace(old, new))
+        yield directory
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -29,18 +29,18 @@ PERIODS: Final = {
     "look": 20.0,
 }
 CUT: Final = "cut"
-# Only Postgres knows commits; these come first, because few links are left to choose for them.
+# Only links to Postgres carry commits; these faults choose their links first.
 OF_COMMITS: Final = (LinkFault.FORGET_COMMIT, LinkFault.FORGET_ONE_COMMIT)
-SPOILED: Final = (
+LINK_FAULTS: Final = (
     *OF_COMMITS,
     CUT,
     *(fault for fault in LinkFault if fault is not LinkFault.PASS and fault not in OF_COMMITS),
 )
-# Seconds between two links that suffer the same.
+# Seconds between two link faults of the same kind.
 LINK_PERIOD: Final = 30.0
 LINK: Final = "link: "
-# Every way that carries anything: the API, the dispatchers, the sweeps and the workers talk to both
-# servers, beat only to Redis, and whoever submits graphs to Postgres.
+# Every connection in use: API, dispatchers, maintenance and workers use both servers, beat only
+# Redis, and the producer of graphs only Postgres.
 TO_POSTGRES: Final = " to postgres"
 TO_REDIS: Final = " to redis"
 PRODUCER: Final = "producer"
@@ -49,7 +49,7 @@ LINKS: Final = (
     *(who + TO_REDIS for who in ("api", "dispatcher", "maintenance", "worker", "beat")),
 )
 WORKERS: Final = tuple(name for name in SERVICES if name.startswith("worker"))
-# Whom each fault may hit; the others are for a server or for nobody in particular.
+# The services that a fault may hit; other faults hit a server or no process.
 TARGETS: Final[dict[str, Sequence[str]]] = {
     "kill": tuple(SERVICES),
     "term": tuple(SERVICES),
@@ -59,27 +59,27 @@ TARGETS: Final[dict[str, Sequence[str]]] = {
     "kill child": WORKERS,
     "kill main": WORKERS,
 }
-# What is taken back after a while begins so long before the end that it can run its course.
+# A fault that lasts starts early enough before the end of the run to complete.
 LASTING: Final = {
     *("freeze", "freeze worker", "freeze child", "kill main", "hang redis"),
-    *(f"{LINK}{fault}" for fault in SPOILED if fault != CUT),
+    *(f"{LINK}{fault}" for fault in LINK_FAULTS if fault != CUT),
 }
 LONGEST_SECONDS: Final = 6.0
 
 
 @dataclass(frozen=True, order=True)
 class Step:
-    """One fault of a run's plan: when, which, the dice it is thrown with, and whom it hits."""
+    """One fault of the plan: its time, kind, random seed and target."""
 
     at: float
     fault: str
-    dice: int
+    seed: int
     on: str = ""
 
 
 @dataclass
 class Deck:
-    """Cards dealt in any order, each of them once before any comes again."""
+    """Deals cards in random order, each of them once before any is dealt again."""
 
     cards: Sequence[str]
     random: Random
@@ -96,7 +96,7 @@ class Deck:
 
 
 def plan(seed: int, seconds: float, kill_every: float | None = None) -> list[Step]:
-    """Lay out a run's faults: each kind at least once, spread evenly and shaken."""
+    """Return the faults of a run: each kind at least once, spread evenly with random shifts."""
     random = Random(seed)
     periods = {**PERIODS, "kill": kill_every or PERIODS["kill"]}
     steps = list(_links(random, seconds))
@@ -110,24 +110,24 @@ def plan(seed: int, seconds: float, kill_every: float | None = None) -> list[Ste
 
 
 def another(step: Step) -> str:
-    """Name whom a fault that met nobody may hit instead; its own may be away for long."""
+    """Return the next target of a fault whose target is absent."""
     targets = TARGETS.get(step.fault, (step.on,))
     return targets[(targets.index(step.on) + 1) % len(targets)]
 
 
 def _links(random: Random, seconds: float) -> Iterator[Step]:
-    """Spoil links in rounds, each with every fault; in a round no way is spoiled twice."""
-    columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in SPOILED]
+    """Yield link faults in rounds: each kind once per round, each link at most once per round."""
+    columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in LINK_FAULTS]
     for instants in zip(*columns, strict=True):
-        ways = Deck(LINKS, random)
-        for fault, at in zip(SPOILED, instants, strict=True):
-            way = ways.deal(lambda way, fault=fault: fits(fault, way))  # type: ignore[misc]
-            yield Step(at, f"{LINK}{fault}", random.getrandbits(32), way)
+        links = Deck(LINKS, random)
+        for fault, at in zip(LINK_FAULTS, instants, strict=True):
+            link = links.deal(lambda link, fault=fault: fits(fault, link))  # type: ignore[misc]
+            yield Step(at, f"{LINK}{fault}", random.getrandbits(32), link)
 
 
-def fits(fault: str, way: str) -> bool:
-    """Tell whether a way carries anything that this fault would spoil."""
-    return fault not in OF_COMMITS or way.endswith(TO_POSTGRES)
+def fits(fault: str, link: str) -> bool:
+    """Tell whether a link carries anything that this fault would spoil."""
+    return fault not in OF_COMMITS or link.endswith(TO_POSTGRES)
 
 
 def _instants(random: Random, seconds: float, period: float, *, lasting: bool) -> Iterator[float]:

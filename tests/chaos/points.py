@@ -1,4 +1,4 @@
-"""Every named point of fault struck once on a running deployment, and then the usual questions."""
+"""Trigger every fault point once on a running stack, then run the checks of a chaos run."""
 
 import re
 import signal
@@ -26,11 +26,11 @@ from tests.chaos.stack import SERVICES, ChaosStack, chaos_stack
 from tests.support.invariants import watch_plans
 from tests.support.workers import ROOT
 
-# Two for the sweeps, whose many points would else be struck one after the other.
+# Two maintenance processes, so that the many fault points of sweeps are triggered in parallel.
 DEPLOYMENT: Final = {**SERVICES, "maintenance-2": {}}
 PER_SECOND: Final = 8.0
 PAUSE_SECONDS: Final = 1.5
-# Passed by runs; while they are to be struck, no worker is sent home.
+# Fault points that runs pass; until they are triggered, no worker is asked to end.
 IN_RUNS: Final = {
     point for point in POINTS if point.startswith(("execute", "start", "settle", "heartbeat"))
 }
@@ -45,7 +45,7 @@ def strike(
     drain_seconds: float = 60.0,
     seed: int = 1,
 ) -> Report:
-    """Arm every point with one mode, work until all were passed, drain and check."""
+    """Arm every fault point with one mode, work until all were triggered, drain and check."""
     report = Report(seed, strike_seconds)
     marks = logs / "struck"
     marks.mkdir()
@@ -56,41 +56,41 @@ def strike(
         stack.start()
         stack.start_restarter()
         load = _work(stack, set(points), marks, strike_seconds, seed)
-        report.notes.append(f"struck {len(list(marks.iterdir()))} of {len(points)} points")
-        unpassed = sorted(set(points) - {mark.name for mark in marks.iterdir()})
-        if unpassed:
-            report.add({"points that nobody passed": unpassed})
-        _settle_down(stack, load, mode, drain_seconds, report)
+        report.notes.append(f"triggered {len(list(marks.iterdir()))} of {len(points)} points")
+        not_reached = sorted(set(points) - {mark.name for mark in marks.iterdir()})
+        if not_reached:
+            report.add({"fault points that were never reached": not_reached})
+        _drain_and_check(stack, load, mode, drain_seconds, report)
     return report
 
 
 def _work(stack: ChaosStack, points: set[str], marks: Path, seconds: float, seed: int) -> Load:
-    """Keep the deployment busy in all the ways that lead past its points, until each is struck."""
+    """Cause the work that reaches each fault point, until all were triggered."""
     random = Random(seed)
     load = Load(stack, users(stack.deployment, stack.api_url, random, 20), seed, PER_SECOND)
     load.start()
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        unstruck = points - {mark.name for mark in marks.iterdir()}
-        if not unstruck:
+        remaining = points - {mark.name for mark in marks.iterdir()}
+        if not remaining:
             break
-        may_leave = "presence.before_leave" in unstruck and not unstruck & IN_RUNS
+        may_leave = "presence.before_leave" in remaining and not remaining & IN_RUNS
         if may_leave and _has_joined(stack, "worker-3"):
             stack.signal("worker-3", signal.SIGTERM)
-        if "timeouts.before_kill" in unstruck:
-            _forget_a_stop(stack)
-        if unstruck & {"dead_letter.before_commit", "dead_letter.after_commit"}:
+        if "timeouts.before_kill" in remaining:
+            _backdate_cancel(stack)
+        if remaining & {"dead_letter.before_commit", "dead_letter.after_commit"}:
             _revive_one(stack)
-        if unstruck & {"edges.before_commit", "edges.after_commit"}:
-            _join_two(stack)
-        if unstruck & {"bulk.before_commit", "bulk.after_commit"}:
-            _move_up(stack)
+        if remaining & {"edges.before_commit", "edges.after_commit"}:
+            _add_edge(stack)
+        if remaining & {"bulk.before_commit", "bulk.after_commit"}:
+            _reprioritise(stack)
         time.sleep(PAUSE_SECONDS)
     return load
 
 
 def _has_joined(stack: ChaosStack, name: str) -> bool:
-    """Tell whether a worker is in: sent home any sooner, it would have nothing to leave."""
+    """Return whether a worker has joined; before that it has no row to update at its end."""
     process = stack.services[name].process
     return process is not None and bool(
         stack.deployment.rows(
@@ -100,8 +100,8 @@ def _has_joined(stack: ChaosStack, name: str) -> bool:
     )
 
 
-def _forget_a_stop(stack: ChaosStack) -> None:
-    """Let a run look as if it had been told to stop long ago."""
+def _backdate_cancel(stack: ChaosStack) -> None:
+    """Backdate the cancel request of a running task by a minute."""
     stack.deployment.run(
         "UPDATE tasks SET cancel_requested_at = clock() - interval '1 minute'"
         " WHERE id = (SELECT id FROM tasks WHERE state = 'running' LIMIT 1)"
@@ -116,8 +116,8 @@ def _revive_one(stack: ChaosStack) -> None:
         _operate(stack, show_task(row["task_id"]))
 
 
-def _join_two(stack: ChaosStack) -> None:
-    """Let in a graph that takes a while to begin, and one of its last tasks wait for the other."""
+def _add_edge(stack: ChaosStack) -> None:
+    """Submit a graph with a slow root, and add an edge between its two leaves."""
     user = stack.deployment.user()
     tasks = [
         NewTask("slow root", "agent", payload={"seconds": 4}, max_attempts=8),
@@ -129,8 +129,8 @@ def _join_two(stack: ChaosStack) -> None:
     _operate(stack, show_task(child.task_id), show_task(parent.task_id), str(user))
 
 
-def _move_up(stack: ChaosStack) -> None:
-    """Let in a few tasks, and have all of them go earlier."""
+def _reprioritise(stack: ChaosStack) -> None:
+    """Submit a few tasks and raise their priority with a bulk operation."""
     user = stack.deployment.user()
     tasks = [NewTask(f"late {n}", "agent", max_attempts=8) for n in range(3)]
     submit_graph(stack.deployment.app, user, tasks, Caps())
@@ -148,10 +148,12 @@ def _operate(stack: ChaosStack, *words: str) -> None:
     )
 
 
-def _settle_down(stack: ChaosStack, load: Load, mode: str, seconds: float, report: Report) -> None:
+def _drain_and_check(
+    stack: ChaosStack, load: Load, mode: str, seconds: float, report: Report
+) -> None:
     began = time.monotonic()
     if not load.finish(seconds):
-        report.add({"producers": ["some submissions were never answered"]})
+        report.add({"producers": ["some submissions got no response"]})
     while stack.open_tasks() and time.monotonic() - began < seconds:
         time.sleep(0.2)
     drained = not stack.open_tasks()
@@ -163,7 +165,7 @@ def _settle_down(stack: ChaosStack, load: Load, mode: str, seconds: float, repor
     report.faults |= {f"restarts of {name}": n for name, n in sorted(stack.restarts.items())}
     report.add(checks.invariants(stack, load.record, drained=drained))
     if mode == "raise":
-        # A bug we planted is a bug to the API too.
+        # The injected error makes the API respond with 500.
         load.record.faults.clear()
     report.add(checks.promises(stack, load.record))
     record, killed = HandlerRecord.read(stack.handler_record), _killed_children(stack)
@@ -176,13 +178,13 @@ def _settle_down(stack: ChaosStack, load: Load, mode: str, seconds: float, repor
     report.add(findings)
     report.add(logs.drift(stack))
     if mode == "kill":
-        # Other modes let errors loose anywhere; whoever meets one may say so and may give up.
+        # Other modes raise errors anywhere; a process that meets one may log it and may end.
         report.add(leaks.exits(stack.exits, leaks.KILLED))
         findings, _ = logs.of_deployment(stack)
         report.add(findings)
 
 
 def _killed_children(stack: ChaosStack) -> set[int]:
-    """Return the children whose death their worker saw: at a point, for nobody else kills any."""
+    """Return the pids of children whose death their worker logged; only fault points kill them."""
     killed = re.compile(r"pid:(\d+) exited with 'signal 9 ")
     return {int(pid) for name in stack.services for pid in killed.findall(stack.log_text(name))}

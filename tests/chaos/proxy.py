@@ -1,7 +1,7 @@
-"""A TCP proxy that misbehaves on command, between one process and one server.
+"""A TCP proxy between one process and one server that injects connection faults.
 
-A link passes bytes until it is told to do worse. Everything it does happens in one thread of its
-own, so a test may change a link's fault from wherever it likes.
+A link passes bytes until a fault is set. All links run in one thread of the proxy; other threads
+may call `set_fault`.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from overnight_server.local.ports import LOOPBACK, free_port
 
 CHUNK: Final = 65_536
 TRICKLE_SECONDS: Final = 1.0
-# On close the kernel then sends a reset and forgets what was not delivered.
+# On close the kernel then sends a reset and drops undelivered bytes.
 RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
-# By these a transaction ends; some take only the trip that begins them.
+# Statements that commit a transaction; some commit in the same round trip that starts them.
 COMMITS: Final = (
     b"COMMIT",
     b"EXECUTE prepare_idle_claim",
@@ -31,15 +31,15 @@ T = TypeVar("T")
 
 
 class LinkFault(StrEnum):
-    """How a link treats what it carries."""
+    """The fault of a link; PASS is none."""
 
     PASS = "pass"
     DELAY = "delay"
     # One byte a second, in both directions.
     TRICKLE = "trickle"
-    # Connections are accepted and nobody answers; what is sent is lost, and so is the connection.
+    # Connections are accepted, but bytes are dropped; the connection is reset afterwards.
     HALF_OPEN = "half-open"
-    # One direction stands still; what was sent arrives when the link heals, however late.
+    # One direction is blocked; its bytes arrive when the fault ends.
     DEAF_SERVER = "deaf-server"
     DEAF_CLIENT = "deaf-client"
     # A COMMIT reaches the server, but its answer never reaches the client.
@@ -58,35 +58,35 @@ class ProxyLink:
         self.fault = LinkFault.PASS
         self.delay_seconds = 0.0
         self.commits_to_pass = 0
-        # How often a fault met something to spoil: bytes, or a connection.
-        self.spoiled = 0
+        # How often the fault affected bytes or a connection.
+        self.hits = 0
         self._pairs: set[_Pair] = set()
         self._changed = asyncio.Event()
         self._server: asyncio.Server | None = None
 
     @property
     def open_connections(self) -> int:
-        """How many connections the link carries now."""
+        """The number of open connections."""
         return len(self._pairs)
 
-    def become(self, fault: LinkFault, *, delay_seconds: float = 0.0) -> None:
-        """Treat everything from now on like this."""
-        self._proxy.call(self._become(fault, delay_seconds))
+    def set_fault(self, fault: LinkFault, *, delay_seconds: float = 0.0) -> None:
+        """Set the fault of the link."""
+        self._proxy.call(self._set_fault(fault, delay_seconds))
 
     def forget_next_commit(self, *, after: int = 0) -> None:
-        """Lose the answer to one COMMIT, after so many that pass, and behave again."""
+        """Drop the response to one COMMIT after `after` others, then pass everything again."""
         self.commits_to_pass = after
-        self.become(LinkFault.FORGET_ONE_COMMIT)
+        self.set_fault(LinkFault.FORGET_ONE_COMMIT)
 
     def heal(self) -> None:
-        """Behave again; connections that lost bytes meanwhile are reset."""
-        self.become(LinkFault.PASS)
+        """End the fault; connections that lost bytes are reset."""
+        self.set_fault(LinkFault.PASS)
 
     def cut(self) -> int:
-        """Reset every connection there is; new ones are welcome. Return how many there were."""
+        """Reset every open connection and return their number; new ones are accepted."""
         return self._proxy.call(self._cut())
 
-    async def _become(self, fault: LinkFault, delay_seconds: float) -> None:
+    async def _set_fault(self, fault: LinkFault, delay_seconds: float) -> None:
         self.fault, self.delay_seconds = fault, delay_seconds
         self._changed.set()
         self._changed = asyncio.Event()
@@ -111,7 +111,7 @@ class ProxyLink:
             self._server.close()
 
     async def changed(self, seconds: float | None = None) -> None:
-        """Wait for another fault, at most so long."""
+        """Wait until the fault changes, at most this long."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._changed.wait(), seconds)
 
@@ -121,7 +121,7 @@ class ProxyLink:
         try:
             await pair.carry(reader, self._target)
         except (OSError, asyncio.CancelledError):
-            pass  # one end is gone, or the whole proxy; so is the other end, now
+            pass  # one end closed, or the proxy ends; `finally` resets the other end
         finally:
             pair.reset()
             self._pairs.discard(pair)
@@ -139,10 +139,10 @@ class _Pair:
     async def carry(self, reader: asyncio.StreamReader, target: int) -> None:
         """Carry bytes both ways until either end closes."""
         if self.link.fault is LinkFault.REFUSE:
-            self.link.spoiled += 1
+            self.link.hits += 1
             return
         while self.link.fault is LinkFault.HALF_OPEN:
-            self.link.spoiled += 1
+            self.link.hits += 1
             self.lost_bytes = True
             await self.link.changed()
         if self.lost_bytes:
@@ -176,29 +176,29 @@ class _Pair:
 
     async def _pass_on(self, data: bytes, writer: asyncio.StreamWriter, deaf: LinkFault) -> None:
         while self.link.fault is deaf:
-            self.link.spoiled += 1
+            self.link.hits += 1
             await self.link.changed()
         match self.link.fault:
             case LinkFault.HALF_OPEN:
-                self.link.spoiled += 1
+                self.link.hits += 1
                 self.lost_bytes = True
                 return
             case LinkFault.DELAY:
-                self.link.spoiled += 1
+                self.link.hits += 1
                 await self.link.changed(self.link.delay_seconds)
             case LinkFault.TRICKLE:
-                self.link.spoiled += 1
+                self.link.hits += 1
                 data = await self._trickle(data, writer)
             case LinkFault.FORGET_COMMIT | LinkFault.FORGET_ONE_COMMIT if self._is_to_forget(
                 data, deaf
             ):
-                self.link.spoiled += 1
+                self.link.hits += 1
                 self.mute = True
                 writer.write(data)
                 await writer.drain()
                 return
             case _ if self.mute:
-                # The server's answer to it: the client will never know.
+                # The response to the COMMIT is dropped together with the connection.
                 self.reset()
                 return
         writer.write(data)
@@ -239,11 +239,11 @@ class FaultProxy:
 
     @property
     def open_connections(self) -> int:
-        """How many connections all links carry now."""
+        """The number of open connections of all links."""
         return sum(link.open_connections for link in self._links)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something in the proxy's thread and wait for it."""
+        """Run a coroutine in the proxy's thread and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
 
     async def _open(self, target: int) -> ProxyLink:

@@ -1,4 +1,4 @@
-"""The safeguards that mutants do without, and what must turn red in each one's absence."""
+"""The safeguards that mutants remove, and the failures that each removal must cause."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,11 +13,11 @@ Edit = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Mutant:
-    """One safeguard less: in which file, what is replaced by what, and who must notice.
+    """One removed safeguard: the file, the text and its replacement, and the expected failures.
 
-    `tests` names tests that must fail, each with words of the reason it must give. `chaos` names
-    findings of a chaos run: a short one, biased as `bias` says, must show one of them. A safeguard
-    may stand behind others; so chaos does `also_without` these.
+    `tests` names tests that must fail, each with a part of its message. `chaos` names findings:
+    a short run with the given `bias` must have one of them. Where a second safeguard hides the
+    loss of the first, chaos runs `also_without` it.
     """
 
     lost: str
@@ -38,13 +38,13 @@ LANE_LIMIT: Final = (
     "     LIMIT (SELECT greatest(CAST(:min_lanes AS int),"
     " ceil(CAST(:limit AS int) / avg(room))::int) FROM next)\n)\nSELECT user_id, room FROM locked;"
 )
-# A worker ends a run before its lease is over, so that hardly ever an end comes late.
+# A worker ends a run before its lease ends, so late results are rare.
 OWN_CLOCK: Final = (
     "workers/overnight_worker/stop_policy.py",
     "return self._confirmed_at + self._limits.lease - self._limits.margin",
     "return self._confirmed_at + 3600",
 )
-# What chaos also does without in each bias; a deployment that lost nothing else must stay green.
+# Edits that every chaos run of a bias has; with these alone a run must pass.
 COMPANIONS: Final[Mapping[str, Sequence[Edit]]] = {"late": [OWN_CLOCK], "crowd": [], "kin": []}
 MUTANTS: Final = (
     Mutant(
@@ -58,7 +58,7 @@ MUTANTS: Final = (
             f"{TESTS}/test_gate_pools.py"
             "::test_claimers_of_four_pools_never_exceed_a_limit_of_three": "I06",
         },
-        # Claims beyond a limit, or claims that wait for each other, with lanes in any order.
+        # Claims beyond a limit, or deadlocks between claims that lock lanes in different orders.
         chaos=["I06", "deadlock detected"],
         bias="crowd",
     ),
@@ -77,7 +77,7 @@ MUTANTS: Final = (
             f"{TESTS}/test_settle.py"
             "::test_a_settle_without_the_claim_changes_nothing": "assert True is False",
         },
-        # The next one who guards: a run that was lost is charged already.
+        # The second safeguard: a lost run has been charged already.
         chaos=['unique constraint "usage_ledger_once"'],
         also_without={"the worker's own clock": OWN_CLOCK},
     ),

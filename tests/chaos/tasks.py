@@ -8,7 +8,7 @@ from overnight_server.domain.retry import RetryRules
 from overnight_server.intake.new_graph import Edge, NewTask
 
 POISON: Final = "poison"
-# Kind and weight; most work is short, or nothing would be left for the drain to prove.
+# Kinds with their weights; most tasks are short, so that many of them run.
 KINDS: Final = {
     "quick": 60,
     "short": 10,
@@ -23,41 +23,41 @@ KINDS: Final = {
     "brood": 4,
     POISON: 1,
 }
-# What a locked task needs alone: its project, or keys and paths that get in each other's way.
+# The locks of a locked task: its project, or keys and overlapping paths.
 LOCKED: Final[tuple[dict[str, Any], ...]] = (
     *({"project_id": project} for project in "abc"),
     *({"locks": locks} for locks in (["path:src"], ["path:src/a"], ["path:src/b", "repo:a"])),
 )
 ATTEMPTS: Final = 8
 GRAPH_SIZE: Final = 5  # on average
-# Mostly plain edges, and now and then a clean-up, a fallback, or one that does not mind.
+# Mostly plain edges; some run after any end or only after a failure.
 CONDITIONS: Final = ("success", "success", "success", "success", "finished", "failure")
 POLICIES: Final = ("cancel", "cancel", "cancel", "continue")
 GRAPH_RETRY: Final = RetryRules(initial_delay_sec=0.2, max_delay_sec=2)
 
 
 @dataclass(frozen=True)
-class Wish:
-    """One task as a producer describes it: the fields of a create."""
+class TaskRequest:
+    """The kind of a task and the fields of its create request."""
 
     kind: str
     fields: dict[str, Any]
 
 
-def wish(random: Random, number: int) -> Wish:
-    """Make up one task; the first ones are one of each kind, so that even a short run has all."""
+def random_task(random: Random, number: int) -> TaskRequest:
+    """Return a random task; the first ones are one of each kind, so that a short run has all."""
     kinds = list(KINDS)
     [kind] = random.choices(kinds, list(KINDS.values()))
     if number < len(kinds):
         kind = kinds[number]
-    return Wish(kind, {"max_attempts": ATTEMPTS, **_fields(kind, random, number)})
+    return TaskRequest(kind, {"max_attempts": ATTEMPTS, **_fields(kind, random, number)})
 
 
 def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:
     work: dict[str, Any] = {"number": number, "seconds": random.uniform(0, 0.1)}
     match kind:
         case "quick":
-            # Quick for all to know, so that many of them share a message.
+            # A type of its own with short durations, so that several share one message.
             return {"type": "quick", "payload": {"number": number}}
         case "medium":
             return {"type": "agent", "payload": work | {"seconds": random.uniform(0.3, 1)}}
@@ -89,7 +89,7 @@ def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:
 
 
 def graph(random: Random, number: int) -> tuple[list[NewTask], list[Edge]]:
-    """Make up a graph: a chain, a fan out and in, or whatever points forward."""
+    """Return a random graph: a chain, a fan out and in, or random forward edges."""
     shape = random.choice(["chain", "fan", "any"])
     size = random.randint(3, 7)
     pairs = {
@@ -112,7 +112,7 @@ def graph(random: Random, number: int) -> tuple[list[NewTask], list[Edge]]:
             payload={
                 "number": number,
                 "seconds": random.uniform(0, 0.2),
-                # One member in forty takes everything below it along.
+                # One task in forty fails for good, and its dependents with it.
                 "failures": 100 if random.random() < 0.025 else 0,
             },
             max_attempts=4,

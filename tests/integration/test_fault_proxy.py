@@ -89,7 +89,7 @@ def test_a_cut_resets_open_connections_and_accepts_new_ones(
 
 
 def test_a_delay_slows_down_the_response(link: ProxyLink, line: socket.socket) -> None:
-    link.become(LinkFault.DELAY, delay_seconds=0.1)
+    link.set_fault(LinkFault.DELAY, delay_seconds=0.1)
     began = time.monotonic()
 
     assert ask(line, b"slow") == b"slow"
@@ -100,7 +100,7 @@ def test_a_delay_slows_down_the_response(link: ProxyLink, line: socket.socket) -
 def test_a_half_open_link_drops_data_and_is_reset_when_it_heals(
     link: ProxyLink, line: socket.socket
 ) -> None:
-    link.become(LinkFault.HALF_OPEN)
+    link.set_fault(LinkFault.HALF_OPEN)
     line.sendall(b"lost")
     silent = hears_nothing(line)
     with connect(link) as accepted:
@@ -120,7 +120,7 @@ def test_a_half_open_link_drops_data_and_is_reset_when_it_heals(
 def test_a_partition_delivers_withheld_data_when_it_heals(
     link: ProxyLink, line: socket.socket, fault: LinkFault
 ) -> None:
-    link.become(fault)
+    link.set_fault(fault)
     line.sendall(b"late")
     silent = hears_nothing(line)
 
@@ -133,7 +133,7 @@ def test_a_partition_delivers_withheld_data_when_it_heals(
 def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
     link: ProxyLink, line: socket.socket
 ) -> None:
-    link.become(LinkFault.TRICKLE)
+    link.set_fault(LinkFault.TRICKLE)
     line.sendall(b"drop")
     first = line.recv(1024)
 
@@ -147,7 +147,7 @@ def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
 
 
 def test_a_refusing_link_accepts_no_connection(link: ProxyLink) -> None:
-    link.become(LinkFault.REFUSE)
+    link.set_fault(LinkFault.REFUSE)
 
     with pytest.raises(ConnectionResetError), connect(link) as refused:
         refused.recv(1024)

@@ -51,7 +51,7 @@ def test_a_submit_whose_confirmation_was_lost_can_be_repeated(
 ) -> None:
     db = Db.connect(through(database_url, link), role=ADMIN)
     task = NewTask("a task", "echo", idempotency_key="once")
-    link.become(LinkFault.FORGET_COMMIT)
+    link.set_fault(LinkFault.FORGET_COMMIT)
     with pytest.raises(DatabaseUnreachable):
         submit(db, user, task, LOOSE)
     link.heal()

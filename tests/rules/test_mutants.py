@@ -1,4 +1,4 @@
-"""Mutants that can still be made, told by tests that still exist, and judged by what they name."""
+"""Every mutant can still be made, names existing tests, and is judged by their failures."""
 
 import importlib
 
@@ -22,13 +22,13 @@ TEST = "tests/integration/test_ledger_key.py::test_a_run_recorded_twice_is_charg
 
 
 def edits() -> set[Edit]:
-    """Return every edit, of safeguards and of what chaos also does without."""
+    """Return every edit of the mutants and of the biased chaos runs."""
     lost = {edit for one in MUTANTS for edit in (one.edit, *one.also_without.values())}
     return lost | {edit for companions in COMPANIONS.values() for edit in companions}
 
 
 @pytest.mark.parametrize("edit", sorted(edits()), ids=lambda edit: edit[0])
-def test_what_a_mutant_loses_is_there_once(edit: Edit) -> None:
+def test_the_text_that_a_mutant_removes_occurs_once(edit: Edit) -> None:
     place, old, new = edit
 
     assert (ROOT / place).read_text().count(old) == 1
@@ -36,7 +36,7 @@ def test_what_a_mutant_loses_is_there_once(edit: Edit) -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.lost)
-def test_a_mutant_is_told_by_tests_that_exist(mutant: Mutant) -> None:
+def test_the_tests_that_a_mutant_names_exist(mutant: Mutant) -> None:
     assert mutant.tests
     for test in mutant.tests:
         place, _, name = test.partition("::")
@@ -44,11 +44,11 @@ def test_a_mutant_is_told_by_tests_that_exist(mutant: Mutant) -> None:
         assert hasattr(module, name)
 
 
-def test_the_safeguards_of_the_promises_are_all_shown_to_chaos() -> None:
+def test_the_chaos_run_covers_the_main_safeguards() -> None:
     assert [one.lost for one in MUTANTS if one.chaos] == IN_CHAOS
 
 
-def test_every_tilt_of_chaos_is_known() -> None:
+def test_every_bias_of_a_mutant_exists() -> None:
     assert {one.bias for one in MUTANTS} == set(BIASES) == set(COMPANIONS)
 
 
@@ -59,22 +59,22 @@ def test_an_invariant_that_a_mutant_names_exists() -> None:
     assert named <= known
 
 
-def test_the_failures_are_read_from_what_pytest_says() -> None:
-    said = (
+def test_failures_are_read_from_the_output_of_pytest() -> None:
+    output = (
         "FAILED tests/a.py::test_one[forged token] - AssertionError: assert True is False\n"
         "ERROR tests/a.py::test_two - a fixture broke\n"
         "FAILED tests/a.py::test_three\n"
         "1 failed\n"
     )
 
-    assert failures(said) == {
+    assert failures(output) == {
         "tests/a.py::test_one": "AssertionError: assert True is False",
         "tests/a.py::test_three": "",
     }
 
 
 @pytest.mark.parametrize(
-    ("red", "seen"),
+    ("failed", "caught"),
     [
         ({TEST: "AssertionError: I08, an attempt that ran"}, True),
         ({TEST: "OperationalError: server closed the connection"}, False),
@@ -83,14 +83,14 @@ def test_the_failures_are_read_from_what_pytest_says() -> None:
     ],
     ids=["for its reason", "for another reason", "another test", "green"],
 )
-def test_only_the_named_test_with_its_reason_shows_a_mutant(
-    red: dict[str, str], *, seen: bool
+def test_only_the_named_test_with_its_message_catches_a_mutant(
+    failed: dict[str, str], *, caught: bool
 ) -> None:
-    assert judge_tests(LEDGER, red).seen is seen
+    assert judge_tests(LEDGER, failed).caught is caught
 
 
 @pytest.mark.parametrize(
-    ("red", "seen"),
+    ("failed", "caught"),
     [
         ({"not drained within 45 s": "12 tasks", "invariants": "I04, …\nI08, …"}, True),
         ({"not drained within 45 s": "12 tasks"}, False),
@@ -99,19 +99,21 @@ def test_only_the_named_test_with_its_reason_shows_a_mutant(
     ],
     ids=["a named finding", "too slow", "another finding", "green"],
 )
-def test_only_a_named_finding_of_chaos_shows_a_mutant(red: dict[str, str], *, seen: bool) -> None:
-    assert judge_chaos(LEDGER, red).seen is seen
+def test_only_a_named_finding_of_chaos_catches_a_mutant(
+    failed: dict[str, str], *, caught: bool
+) -> None:
+    assert judge_chaos(LEDGER, failed).caught is caught
 
 
-def test_the_table_says_what_turned_red() -> None:
-    sights = [
+def test_the_table_lists_the_failures_of_each_mutant() -> None:
+    results = [
         judge_tests(LEDGER, {TEST: "I08, charged twice"}),
         judge_chaos(LEDGER, {"not drained within 45 s": "12 tasks"}),
     ]
 
-    _, first, second = table(sights).splitlines()
+    _, first, second = table(results).splitlines()
 
     assert first.startswith("the ledger's key ")
-    assert first.endswith("seen    test_a_run_recorded_twice_is_charged_once: I08, charged twice")
+    assert first.endswith("caught  test_a_run_recorded_twice_is_charged_once: I08, charged twice")
     assert second.startswith("the ledger's key, the fence, the worker's own clock  chaos")
     assert "MISSED" in second
