@@ -1,4 +1,4 @@
-"""Losing the broker of a deployment on purpose."""
+"""`overnight drill broker`: wipe Redis on purpose and check that no task is lost."""
 
 import json
 import subprocess
@@ -42,18 +42,18 @@ def drill(stack: Stack, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_every_wave_of_a_drill_loses_messages_and_no_task_though_workers_are_free(
+def test_a_drill_loses_messages_in_every_wave_and_no_task(
     build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
-    # What one wave lost is still claimed when the next ones come.
+    # The tasks of one wave are still claimed when the next wave starts.
     stack = build(redis_url=broker.url, claim_ttl=10)
     stack.start("dispatcher", "maintenance", "beat", "worker")
     wait_until(lambda: bool(deployment.rows("SELECT 1 FROM agents WHERE status = 'active'")))
 
     running = drill(stack, "--tasks", "30", "--wipes", "3", "--yes", "--json")
-    said, waves = running.communicate(timeout=100)
+    output, waves = running.communicate(timeout=100)
 
-    report = json.loads(said)
+    report = json.loads(output)
     assert running.returncode == 0, waves
     assert "wave 3: 10 tasks" in waves
     assert report["result"] == "passed"
@@ -68,7 +68,7 @@ def test_every_wave_of_a_drill_loses_messages_and_no_task_though_workers_are_fre
         assert client.keys("*broker-drill*") == []
 
 
-def test_a_drill_catches_half_of_its_own_tasks_and_nobody_elses(
+def test_a_drill_claims_half_of_its_own_tasks_and_no_others(
     build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url, claim_ttl=2)
@@ -92,7 +92,7 @@ def test_a_drill_catches_half_of_its_own_tasks_and_nobody_elses(
     assert running.returncode == 0
 
 
-def test_a_drill_leaves_half_of_the_slots_of_a_deployment_with_few_to_others(
+def test_a_drill_takes_at_most_half_of_the_slots(
     build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url, claim_ttl=2, slots_max=4)
@@ -106,7 +106,7 @@ def test_a_drill_leaves_half_of_the_slots_of_a_deployment_with_few_to_others(
     assert "2 messages of the drill" in wiped
 
 
-def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
+def test_a_drill_that_wiped_no_message_is_inconclusive(
     build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url, claim_ttl=2)
@@ -117,14 +117,14 @@ def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
     assert running.stderr is not None
     wiped = running.stderr.readline()
     resume(deployment.app, EVERYTHING, actor="human:ada")
-    said, advice = running.communicate(timeout=100)
+    output, advice = running.communicate(timeout=100)
 
-    report = json.loads(said)
+    report = json.loads(output)
     assert "0 messages of the drill" in wiped
     assert running.returncode == Code.INCONCLUSIVE
     assert report["result"] == "inconclusive"
     assert report["lost"] == report["doubled"] == report["unfinished"] == 0
-    assert "so nothing was shown" in advice
+    assert "so the drill proves nothing" in advice
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_drill_in_which_nothing_was_on_its_way_is_inconclusive(
     ],
     ids=str,
 )
-def test_a_drill_is_judged_by_what_was_lost_and_what_ran(
+def test_the_outcome_of_a_drill_follows_from_its_counts(
     counted: dict[str, Any], outcome: str
 ) -> None:
     well = {"wipes": [BrokerWipe(9, 2)], "lost": 0, "doubled": 0, "unfinished": 0, "resent": 4}
@@ -149,7 +149,7 @@ def test_a_drill_is_judged_by_what_was_lost_and_what_ran(
     assert done.outcome == outcome
 
 
-def test_a_drill_that_left_tasks_behind_ends_badly(
+def test_a_drill_with_unfinished_tasks_fails(
     build: Build, deployment: Deployment, broker: EmbeddedRedis
 ) -> None:
     stack = build(redis_url=broker.url)
@@ -159,13 +159,13 @@ def test_a_drill_that_left_tasks_behind_ends_badly(
     running.stderr.readline()
     for task in deployment.rows("SELECT id, user_id FROM tasks"):
         cancel(deployment.app, task["user_id"], task["id"], actor="human:ada")
-    said, _ = running.communicate(timeout=30)
+    output, _ = running.communicate(timeout=30)
 
     assert running.returncode == Code.ENDED_BADLY
-    assert json.loads(said)["unfinished"] == 2
+    assert json.loads(output)["unfinished"] == 2
 
 
-def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
+def test_a_wipe_keeps_keys_without_the_prefix(build: Build, broker: EmbeddedRedis) -> None:
     settings = build(redis_url=broker.url).settings
     with fail_fast_client(broker.url) as client:
         client.set("somebody-elses", "1")
@@ -177,25 +177,27 @@ def test_keys_of_others_are_spared(build: Build, broker: EmbeddedRedis) -> None:
         assert client.keys() == [b"somebody-elses"]
 
 
-def test_a_drill_asks_first(build: Build, deployment: Deployment, broker: EmbeddedRedis) -> None:
-    asking = drill(build(redis_url=broker.url))
+def test_a_drill_without_a_terminal_needs_yes(
+    build: Build, deployment: Deployment, broker: EmbeddedRedis
+) -> None:
+    refused = drill(build(redis_url=broker.url))
 
-    said, asked = asking.communicate("n\n", timeout=30)
+    output, message = refused.communicate("y\n", timeout=30)
 
-    assert asking.returncode == Code.WAITED_IN_VAIN
-    assert said == ""
-    assert "everything in it" in asked
-    assert "Go on?" in asked
+    assert refused.returncode == Code.USAGE
+    assert output == ""
+    assert "all keys" in message
+    assert "Confirmation needs a terminal; pass --yes." in message
     assert deployment.rows("SELECT 1 FROM tasks") == []
 
 
-def test_a_drill_without_a_broker_says_so(build: Build, broker: EmbeddedRedis) -> None:
+def test_a_drill_without_a_broker_names_the_remedy(build: Build, broker: EmbeddedRedis) -> None:
     stack = build(redis_url=broker.url)
     broker.stop()
-    asking = drill(stack)
+    failed = drill(stack, "--yes")
 
-    _, said = asking.communicate("y\n", timeout=30)
+    _, message = failed.communicate(timeout=30)
 
-    assert asking.returncode == Code.FAILED
-    assert "Redis does not answer" in said
-    assert "overnight up" in said
+    assert failed.returncode == Code.FAILED
+    assert "Redis does not respond" in message
+    assert "overnight up" in message

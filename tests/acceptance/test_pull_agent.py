@@ -80,7 +80,7 @@ def done(deployment: Deployment, task: str) -> bool:
     return str(row(deployment, task)["state"]) == "completed"
 
 
-def test_a_killed_agents_task_is_done_by_another(
+def test_another_agent_completes_the_task_of_a_killed_one(
     deployment: Deployment, served: LiveApi, start: Start
 ) -> None:
     task = submit(served)
@@ -97,7 +97,7 @@ def test_a_killed_agents_task_is_done_by_another(
     assert len(deployment.rows("SELECT * FROM artifacts")) == 1
 
 
-def test_a_sleepers_result_is_not_taken(
+def test_the_result_of_an_overtaken_agent_is_discarded(
     deployment: Deployment, served: LiveApi, start: Start, tmp_path: Path
 ) -> None:
     task = submit(served)
@@ -111,7 +111,7 @@ def test_a_sleepers_result_is_not_taken(
     sleeper.send_signal(signal.SIGCONT)
 
     log = tmp_path / "sleeper.log"
-    wait_until(lambda: "no longer ours" in log.read_text(), what="the sleeper to notice")
+    wait_until(lambda: "is held by another run" in log.read_text(), what="the sleeper to notice")
     assert row(deployment, task) == before
     assert before["output"]["run"] == f"{task}:2"
     other.terminate()

@@ -47,25 +47,25 @@ DEPLOYMENT = """
     console.message("all stopped")
     console.close()
 """
-OBEDIENT = """
+NORMAL = """
     import os, signal, sys, time
     from pathlib import Path
     name, place = sys.argv[1], Path(sys.argv[2])
-    def note(text):
-        with open(place / "diary", "a") as diary:
-            diary.write(text + "\\n")
+    def record(text):
+        with open(place / "lifecycle", "a") as lifecycle:
+            lifecycle.write(text + "\\n")
     def end(*_):
-        note(f"{name} ends")
+        record(f"{name} ends")
         sys.exit(0)
     signal.signal(signal.SIGTERM, end)
-    note(f"{name} starts")
+    record(f"{name} starts")
     print(f"{name} speaks", flush=True)
     (place / f"{name}.pid").write_text(str(os.getpid()))
     (place / f"{name}.ready").touch()
     while True:
         time.sleep(60)
 """
-DEAF = """
+IGNORES_SIGNALS = """
     import os, signal, sys, time
     from pathlib import Path
     name, place = sys.argv[1], Path(sys.argv[2])
@@ -75,14 +75,14 @@ DEAF = """
         os.setsid()
         if os.fork():
             os._exit(0)
-        (place / f"{name}.fled").write_text(str(os.getpid()))
+        (place / f"{name}.detached").write_text(str(os.getpid()))
     else:
         (place / f"{name}.pid").write_text(str(os.getpid()))
     while True:
         time.sleep(60)
 """
-# Asked to stop, it waits until the others are asked too.
-SOCIABLE = """
+# After SIGTERM it waits until the other service has got SIGTERM too.
+WAITS_FOR_THE_OTHER = """
     import signal, sys, time
     from pathlib import Path
     name, place = sys.argv[1], Path(sys.argv[2])
@@ -96,22 +96,22 @@ SOCIABLE = """
     while True:
         time.sleep(60)
 """
-HOPELESS = "import sys; sys.stdout.write('my last words'); sys.exit(3)"
+FAILS_AT_ONCE = "import sys; sys.stdout.write('last line'); sys.exit(3)"
 
 
 @dataclass
 class Running:
-    """A supervisor in a process of its own, and what it has said."""
+    """A supervisor in a process of its own, and what it has output."""
 
     process: subprocess.Popen[str]
     place: Path
-    said: Path
+    output: Path
 
-    def says(self, words: str) -> bool:
-        return words in self.said.read_text()
+    def printed(self, text: str) -> bool:
+        return text in self.output.read_text()
 
-    def wait_for(self, words: str, timeout: float = 30) -> None:
-        wait_until(lambda: self.says(words), timeout=timeout, what=words)
+    def wait_for(self, text: str, timeout: float = 30) -> None:
+        wait_until(lambda: self.printed(text), timeout=timeout, what=text)
 
     def pid_of(self, name: str, kind: str = "pid", *, other_than: int = 0) -> int:
         file = self.place / f"{name}.{kind}"
@@ -122,14 +122,14 @@ class Running:
 
         return wait_until(number, what=str(file))
 
-    def everyone(self) -> list[psutil.Process]:
+    def all_processes(self) -> list[psutil.Process]:
         return [
             psutil.Process(self.process.pid),
             *psutil.Process(self.process.pid).children(recursive=True),
         ]
 
-    def diary(self) -> list[str]:
-        return (self.place / "diary").read_text().splitlines()
+    def lifecycle(self) -> list[str]:
+        return (self.place / "lifecycle").read_text().splitlines()
 
 
 def alive(process: psutil.Process) -> bool:
@@ -149,8 +149,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     def begin(*services: dict[str, object], once: dict[str, object] | None = None) -> Running:
         for order in (*services, *([once] if once else [])):
             order["code"] = textwrap.dedent(str(order["code"]))
-        said = tmp_path / "said"
-        with said.open("w") as output:
+        output_file = tmp_path / "output"
+        with output_file.open("w") as output:
             process = subprocess.Popen(
                 [
                     sys.executable,
@@ -165,7 +165,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
                 text=True,
                 start_new_session=True,
             )
-        running.append(Running(process, tmp_path, said))
+        running.append(Running(process, tmp_path, output_file))
         return running[-1]
 
     yield begin
@@ -176,15 +176,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 def test_services_start_when_what_they_need_is_ready(start: Start) -> None:
     deployment = start(
-        {"name": "api", "code": OBEDIENT, "needs": ["redis", "postgres"]},
-        {"name": "redis", "code": OBEDIENT, "needs": ["postgres"], "waits": True},
-        {"name": "postgres", "code": OBEDIENT, "waits": True},
+        {"name": "api", "code": NORMAL, "needs": ["redis", "postgres"]},
+        {"name": "redis", "code": NORMAL, "needs": ["postgres"], "waits": True},
+        {"name": "postgres", "code": NORMAL, "waits": True},
     )
 
     deployment.wait_for("ready")
     deployment.pid_of("api")
 
-    assert deployment.diary() == ["postgres starts", "redis starts", "api starts"]
+    assert deployment.lifecycle() == ["postgres starts", "redis starts", "api starts"]
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -192,55 +192,67 @@ def test_a_request_stops_everything_in_reverse_order(start: Start, how: signal.S
     names = ["postgres", "redis", "api", "worker"]
     deployment = start(
         *(
-            {"name": name, "code": OBEDIENT, "waits": True, "needs": names[:number]}
+            {"name": name, "code": NORMAL, "waits": True, "needs": names[:number]}
             for number, name in enumerate(names)
         )
     )
     deployment.wait_for("ready")
-    everyone = deployment.everyone()
+    all_processes = deployment.all_processes()
 
-    # To the whole group, as a terminal does it: the services must not hear of it from there.
+    # To the whole group, as a terminal does: the signal must not reach the services directly.
     os.killpg(deployment.process.pid, how)
 
     assert deployment.process.wait(30) == 0
-    assert deployment.diary()[len(names) :] == [f"{name} ends" for name in reversed(names)]
-    assert deployment.says("all stopped")
-    assert not any(map(alive, everyone))
+    assert deployment.lifecycle()[len(names) :] == [f"{name} ends" for name in reversed(names)]
+    assert deployment.printed("all stopped")
+    assert not any(map(alive, all_processes))
 
 
 def test_services_without_dependents_stop_at_the_same_time(start: Start) -> None:
     deployment = start(
-        {"name": "postgres", "code": OBEDIENT, "waits": True},
-        {"name": "api", "code": SOCIABLE, "waits": True, "needs": ["postgres"], "grace": 60},
-        {"name": "worker", "code": SOCIABLE, "waits": True, "needs": ["postgres"], "grace": 60},
+        {"name": "postgres", "code": NORMAL, "waits": True},
+        {
+            "name": "api",
+            "code": WAITS_FOR_THE_OTHER,
+            "waits": True,
+            "needs": ["postgres"],
+            "grace": 60,
+        },
+        {
+            "name": "worker",
+            "code": WAITS_FOR_THE_OTHER,
+            "waits": True,
+            "needs": ["postgres"],
+            "grace": 60,
+        },
     )
     deployment.wait_for("ready")
 
     deployment.process.send_signal(signal.SIGINT)
 
     assert deployment.process.wait(30) == 0
-    assert deployment.diary()[-1] == "postgres ends"
+    assert deployment.lifecycle()[-1] == "postgres ends"
 
 
 def test_a_service_that_fails_at_every_start_ends_the_wait(start: Start) -> None:
-    deployment = start({"name": "api", "code": HOPELESS, "waits": True})
+    deployment = start({"name": "api", "code": FAILS_AT_ONCE, "waits": True})
 
     deployment.wait_for("gave up", timeout=20)
 
 
 def test_output_is_prefixed_and_kept_in_a_log_of_its_own(start: Start) -> None:
-    deployment = start({"name": "api", "code": OBEDIENT}, {"name": "beat", "code": HOPELESS})
+    deployment = start({"name": "api", "code": NORMAL}, {"name": "beat", "code": FAILS_AT_ONCE})
     deployment.wait_for("starts again in")
     deployment.wait_for("api speaks")
 
-    assert deployment.says("api         | api speaks\n")
+    assert deployment.printed("api         | api speaks\n")
     assert (deployment.place / "api.log").read_text() == "api speaks\n"
     # The line has no newline at its end.
-    assert deployment.says("beat        | my last words\n")
+    assert deployment.printed("beat        | last line\n")
 
 
 def test_a_service_that_fails_is_reported_with_its_last_lines(start: Start) -> None:
-    deployment = start({"name": "beat", "code": HOPELESS})
+    deployment = start({"name": "beat", "code": FAILS_AT_ONCE})
     deployment.wait_for("starts again in")
 
     log = (deployment.place / "supervisor.log").read_text()
@@ -248,26 +260,26 @@ def test_a_service_that_fails_is_reported_with_its_last_lines(start: Start) -> N
     log_file = deployment.place / "beat.log"
     report = (
         "beat ended with exit code 3. It starts again in 1 s. "
-        f"Its last lines (more in {log_file}):\n    my last words\n"
+        f"Its last lines (more in {log_file}):\n    last line\n"
     )
-    assert deployment.says(report)
+    assert deployment.printed(report)
     assert report in log
     assert re.search(r'ERROR queue=service_failed role=beat code=3 error="ended with exit', log)
-    assert not deployment.says("queue=service_failed"), "log events stay off the terminal"
+    assert not deployment.printed("queue=service_failed"), "log events stay off the terminal"
 
 
 def test_a_service_that_is_not_shown_prints_to_its_log_only(start: Start) -> None:
     deployment = start(
-        {"name": "redis", "code": OBEDIENT, "shown": False}, {"name": "api", "code": OBEDIENT}
+        {"name": "redis", "code": NORMAL, "shown": False}, {"name": "api", "code": NORMAL}
     )
     deployment.wait_for("api speaks")
     wait_until(lambda: "redis speaks" in (deployment.place / "redis.log").read_text())
 
-    assert not deployment.says("redis speaks")
+    assert not deployment.printed("redis speaks")
 
 
 def test_a_service_that_dies_is_started_again_with_a_report(start: Start) -> None:
-    deployment = start({"name": "api", "code": OBEDIENT, "waits": True})
+    deployment = start({"name": "api", "code": NORMAL, "waits": True})
     deployment.wait_for("ready")
     first = deployment.pid_of("api")
 
@@ -280,18 +292,18 @@ def test_a_service_that_dies_is_started_again_with_a_report(start: Start) -> Non
 
 
 def test_the_pauses_before_a_restart_grow(start: Start) -> None:
-    deployment = start({"name": "beat", "code": HOPELESS}, {"name": "api", "code": OBEDIENT})
+    deployment = start({"name": "beat", "code": FAILS_AT_ONCE}, {"name": "api", "code": NORMAL})
 
     deployment.wait_for("starts again in 1 s")
     deployment.wait_for("starts again in 2 s")
     deployment.wait_for("starts again in 4 s")
 
     deployment.process.send_signal(signal.SIGTERM)
-    assert deployment.process.wait(10) == 0  # does not sit the pause out
+    assert deployment.process.wait(10) == 0  # does not wait for the pause to end
 
 
 def test_a_service_that_lost_its_guard_is_started_again(start: Start) -> None:
-    deployment = start({"name": "api", "code": OBEDIENT, "waits": True})
+    deployment = start({"name": "api", "code": NORMAL, "waits": True})
     deployment.wait_for("ready")
     first = deployment.pid_of("api")
     guard = psutil.Process(first).parent()
@@ -306,70 +318,72 @@ def test_a_service_that_lost_its_guard_is_started_again(start: Start) -> None:
 
 def test_kill_9_of_the_supervisor_leaves_no_process(start: Start) -> None:
     deployment = start(
-        {"name": "postgres", "code": OBEDIENT, "waits": True},
-        {"name": "worker", "code": DEAF, "grace": 0.5},
+        {"name": "postgres", "code": NORMAL, "waits": True},
+        {"name": "worker", "code": IGNORES_SIGNALS, "grace": 0.5},
     )
     deployment.wait_for("ready")
-    for name, kind in (("postgres", "pid"), ("worker", "pid"), ("worker", "fled")):
+    for name, kind in (("postgres", "pid"), ("worker", "pid"), ("worker", "detached")):
         deployment.pid_of(name, kind)
-    everyone = deployment.everyone()
-    assert sum(map(alive, everyone)) == 6  # the supervisor, two guards, two services, one that fled
+    all_processes = deployment.all_processes()
+    assert (
+        sum(map(alive, all_processes)) == 6
+    )  # the supervisor, two guards, two services, one detached process
 
     deployment.process.kill()
     deployment.process.wait()
 
-    wait_until(lambda: not any(map(alive, everyone)), timeout=10)
-    assert "postgres ends" in deployment.diary()
+    wait_until(lambda: not any(map(alive, all_processes)), timeout=10)
+    assert "postgres ends" in deployment.lifecycle()
 
 
 def test_a_service_that_ignores_signals_is_killed_after_its_grace(start: Start) -> None:
-    deployment = start({"name": "worker", "code": DEAF, "grace": 0.5})
+    deployment = start({"name": "worker", "code": IGNORES_SIGNALS, "grace": 0.5})
     deployment.pid_of("worker")
-    deployment.pid_of("worker", "fled")
-    everyone = deployment.everyone()
+    deployment.pid_of("worker", "detached")
+    all_processes = deployment.all_processes()
 
     deployment.process.send_signal(signal.SIGINT)
 
     assert deployment.process.wait(10) == 0
-    assert not any(map(alive, everyone))
+    assert not any(map(alive, all_processes))
 
 
 def test_a_second_stop_request_kills_what_still_runs(start: Start) -> None:
     deployment = start(
-        {"name": "postgres", "code": OBEDIENT, "waits": True},
-        {"name": "worker", "code": DEAF, "grace": 600},
+        {"name": "postgres", "code": NORMAL, "waits": True},
+        {"name": "worker", "code": IGNORES_SIGNALS, "grace": 600},
     )
     deployment.wait_for("ready")
-    deployment.pid_of("worker", "fled")
-    everyone = deployment.everyone()
+    deployment.pid_of("worker", "detached")
+    all_processes = deployment.all_processes()
 
     deployment.process.send_signal(signal.SIGINT)
     # Sent twice at once, the two signals would count as one request.
-    wait_until(lambda: "postgres ends" in deployment.diary())
+    wait_until(lambda: "postgres ends" in deployment.lifecycle())
     deployment.process.send_signal(signal.SIGINT)
 
     assert deployment.process.wait(20) == 0
-    assert "postgres ends" in deployment.diary()
-    assert not any(map(alive, everyone))
+    assert "postgres ends" in deployment.lifecycle()
+    assert not any(map(alive, all_processes))
 
 
 def test_a_program_that_runs_once_is_not_started_again(start: Start) -> None:
     step = {"name": "migrate", "code": "print('done'); raise SystemExit(4)"}
-    deployment = start({"name": "api", "code": OBEDIENT}, once=step)
+    deployment = start({"name": "api", "code": NORMAL}, once=step)
 
     deployment.wait_for("ready")
 
-    said = deployment.said.read_text()
-    assert said.index("migrate     | done") < said.index("once: 4") < said.index("ready")
-    assert "starts again" not in said
+    output = deployment.output.read_text()
+    assert output.index("migrate     | done") < output.index("once: 4") < output.index("ready")
+    assert "starts again" not in output
 
 
 def test_a_stop_request_ends_a_program_that_runs_once(start: Start) -> None:
-    deployment = start(once={"name": "migrate", "code": OBEDIENT})
+    deployment = start(once={"name": "migrate", "code": NORMAL})
     deployment.pid_of("migrate")
 
     deployment.process.send_signal(signal.SIGINT)
 
     assert deployment.process.wait(10) == 0
-    assert deployment.says("once: None")
-    assert deployment.diary() == ["migrate starts", "migrate ends"]
+    assert deployment.printed("once: None")
+    assert deployment.lifecycle() == ["migrate starts", "migrate ends"]

@@ -290,7 +290,7 @@ def schema_deployment(deployment: Deployment) -> Deployment:
 def test_no_sequence_of_acts_and_faults_breaks_the_deployment(
     schema_deployment: Deployment,
 ) -> None:
-    _search(schema_deployment, examples=60, steps=30)
+    _search(schema_deployment, examples=40, steps=30)
 
 
 @pytest.mark.proof

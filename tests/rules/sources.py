@@ -3,6 +3,7 @@
 import ast
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -40,7 +41,13 @@ def modules(*folders: str) -> Iterator[tuple[Path, ast.Module]]:
     """Yield every Python module in the folders, with its syntax tree."""
     for path in files(*folders):
         if path.suffix == ".py":
-            yield path, ast.parse(read(path), filename=str(path))
+            yield path, _parse(path)
+
+
+@cache
+def _parse(path: Path) -> ast.Module:
+    """Parse a module once for all rules."""
+    return ast.parse(read(path), filename=str(path))
 
 
 def read(path: Path) -> str:
