@@ -31,8 +31,8 @@ def add(db: Db, user: UserId, *pairs: tuple[TaskId, TaskId]) -> None:
 
 
 def sound(deployment: Deployment) -> None:
-    found = violations(deployment.owner)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.owner)
+    assert not broken, describe_violations(broken)
 
 
 def test_an_added_edge_makes_its_child_wait(deployment: Deployment, user: UserId) -> None:
@@ -42,7 +42,7 @@ def test_an_added_edge_makes_its_child_wait(deployment: Deployment, user: UserId
     [run] = begin(deployment, root)
     deployment.settle(run, Returned())
 
-    assert [deployment.state(one) for one in (left, right)] == ["ready", "pending"]
+    assert [deployment.state(task_id) for task_id in (left, right)] == ["ready", "pending"]
     assert deployment.row(left)["dependency_boost"] > deployment.row(right)["dependency_boost"]
     [run] = begin(deployment, left)
     deployment.settle(run, Returned())
@@ -137,7 +137,7 @@ def test_a_task_that_waits_for_a_budget_gets_no_new_edge(
 ) -> None:
     tasks = [NewTask("dear", "echo", max_cost_usd=1.0), NewTask("other", "echo")]
     made = submit_graph(deployment.app, user, tasks, LOOSE, title="a graph")
-    dear, other = (one.task_id for one in made)
+    dear, other = (submitted.task_id for submitted in made)
     [run] = begin(deployment, dear)
     deployment.settle(run, StoppedByBudget(cost_usd=1.2))
 

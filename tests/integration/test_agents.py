@@ -62,7 +62,9 @@ def test_an_agent_does_not_serve_a_later_user_with_its_owners_old_name(api_user:
     assert theirs.claim().status_code == 200
     mine = api_user.created()
     assert laptop.work()["task_id"] == mine["id"]
-    called = {(one.owner, one.name): one.id for one in list_workers(api_user.deployment.app)}
+    called = {
+        (worker.owner, worker.name): worker.id for worker in list_workers(api_user.deployment.app)
+    }
     assert called == {("bob", "laptop"): laptop.id, ("ada", "laptop"): theirs.id}
 
 
@@ -96,9 +98,9 @@ def test_a_key_needs_the_right_to_run_agents(api_user: ApiUser) -> None:
 def test_only_an_admins_agent_may_serve_everyone(
     api_user: ApiUser, *, scopes: tuple[str, ...], admin: bool, status: int
 ) -> None:
-    guest = api_user.guest(scopes=scopes, is_admin=admin)
+    other_user = api_user.guest(scopes=scopes, is_admin=admin)
 
-    answer = guest.ask("POST", AGENTS, json={"name": "deployment", "serves": "everyone"})
+    answer = other_user.ask("POST", AGENTS, json={"name": "deployment", "serves": "everyone"})
 
     assert answer.status_code == status
 
@@ -123,19 +125,19 @@ def test_a_claim_without_work_returns_no_body(api_user: ApiUser) -> None:
 
 
 def test_an_agent_claims_only_tasks_of_its_owner(api_user: ApiUser) -> None:
-    guest = api_user.guest()
-    guest.created()
+    other_user = api_user.guest()
+    other_user.created()
 
     assert register_agent(api_user).claim().status_code == 204
-    assert register_agent(guest).claim().status_code == 200
+    assert register_agent(other_user).claim().status_code == 200
 
 
 def test_an_agent_for_everyone_serves_the_least_served_first(api_user: ApiUser) -> None:
     admin = api_user.guest(is_admin=True)
     for _ in range(2):
         api_user.created()
-    guest = api_user.guest()
-    theirs = guest.created()
+    other_user = api_user.guest()
+    theirs = other_user.created()
     agent = register_agent(admin, serves="everyone", slots=3)
 
     first, second = agent.work(), agent.work()
@@ -189,10 +191,10 @@ def test_an_agent_without_money_gets_nothing(api_user: ApiUser) -> None:
 
 
 def test_every_other_limit_applies_to_agents_too(api_user: ApiUser) -> None:
-    guest = api_user.guest(max_concurrent_agents=1)
-    guest.created()
-    guest.created()
-    agent = register_agent(guest, slots=5)
+    other_user = api_user.guest(max_concurrent_agents=1)
+    other_user.created()
+    other_user.created()
+    agent = register_agent(other_user, slots=5)
     assert agent.claim().status_code == 200
     assert agent.claim().status_code == 204, "the plan's cap"
 
@@ -213,7 +215,7 @@ def test_the_dispatcher_fills_no_pull_pool(api_user: ApiUser) -> None:
 
     pools = api_user.deployment.rows("SELECT name, kind FROM pools ORDER BY name")
 
-    assert [one["kind"] for one in pools] == ["celery", "pull"]
+    assert [pool["kind"] for pool in pools] == ["celery", "pull"]
     assert list(OpenPools(api_user.deployment.dispatcher)) == ["default"]
 
 
@@ -298,10 +300,10 @@ def test_workers_and_explain_count_the_agents_slots(api_user: ApiUser) -> None:
 
     [worker] = list_workers(api_user.deployment.app)
     assert (worker.id, worker.kind, worker.slots, worker.busy) == (agent.id, "pull", 1, 1)
-    told = explain(
+    explanation = explain(
         api_user.deployment.app, api_user.user, parse_task(waiting["id"]), CLAIM_SETTINGS
     )
-    [reason] = [one for one in told.reasons if one.code == "slots"]
+    [reason] = [reason for reason in explanation.reasons if reason.code == "slots"]
     assert reason.details["pools"] == [{"pool": worker.pool, "busy": 1, "slots": 1}]
 
 
@@ -310,10 +312,10 @@ def test_explain_counts_only_the_users_agents_and_matching_types(api_user: ApiUs
     task = parse_task(api_user.created(type="echo")["id"])
     register_agent(api_user, "painter", types=["paint"])
 
-    told = explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS)
+    explanation = explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS)
 
-    assert [one.code for one in told.reasons] == ["handler"]
-    assert "accepts no tasks of the type 'echo'" in told.reasons[0].message
+    assert [reason.code for reason in explanation.reasons] == ["handler"]
+    assert "accepts no tasks of the type 'echo'" in explanation.reasons[0].message
     register_agent(api_user, "echoes", types=["echo"])
     assert explain(api_user.deployment.app, api_user.user, task, CLAIM_SETTINGS).starts_next
 

@@ -158,8 +158,8 @@ def test_another_users_cursor_reveals_nothing(api_user: ApiUser) -> None:
 
 
 def test_a_user_neither_sees_nor_counts_tasks_of_others(api_user: ApiUser) -> None:
-    guest = api_user.guest()
-    guest.created()
+    other_user = api_user.guest()
+    other_user.created()
 
     assert api_user.ask("GET", TASKS).json() == []
     assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 0

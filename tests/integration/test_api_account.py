@@ -57,7 +57,9 @@ def test_a_user_cannot_end_a_pause_of_an_operator(api_user: ApiUser) -> None:
     tried = api_user.ask("POST", "/api/v1/users/me/resume")
 
     assert tried.json() == {"paused": True, "changed": False}
-    assert [one["note"] for one in api_user.ask("GET", "/api/v1/pauses").json()] == ["bills"]
+    assert [
+        active_pause["note"] for active_pause in api_user.ask("GET", "/api/v1/pauses").json()
+    ] == ["bills"]
     freed = admin.ask("POST", "/api/v1/admin/resume", json={"user": str(api_user.user)})
     assert freed.json() == {"paused": False, "changed": True}
 

@@ -34,7 +34,7 @@ def test_a_user_is_created_listed_and_read(admin: ApiUser) -> None:
     assert admin.ask("GET", f"{ADMIN}/users/ada").json() == user
     first = admin.ask("GET", f"{ADMIN}/users", params={"limit": 1})
     rest = admin.ask("GET", first.headers["link"][1:].split(">")[0])
-    assert [one["name"] for one in first.json()] == ["ada"]
+    assert [item["name"] for item in first.json()] == ["ada"]
     assert rest.json()[0]["name"] > "ada"
 
 
@@ -43,14 +43,14 @@ def test_users_with_any_legal_name_are_listed_page_by_page(admin: ApiUser) -> No
     for name in names:
         made = admin.ask("POST", f"{ADMIN}/users", json={"name": name})
         assert made.status_code == 201, made.text
-    everybody = [one["name"] for one in admin.ask("GET", f"{ADMIN}/users").json()]
+    everybody = [entry["name"] for entry in admin.ask("GET", f"{ADMIN}/users").json()]
 
     seen = []
     page: dict[str, Any] = {"limit": 1}
     for _ in everybody:
         answer = admin.ask("GET", f"{ADMIN}/users", params=page)
         assert answer.status_code == 200, answer.text
-        seen += [one["name"] for one in answer.json()]
+        seen += [item["name"] for item in answer.json()]
         page["before"] = answer.headers.get("X-Next-Cursor")
 
     assert names < set(everybody)

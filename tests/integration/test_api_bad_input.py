@@ -125,9 +125,9 @@ def test_every_bad_body_is_refused_with_the_name_of_its_field(
         for body, status, field in cases:
             answer = api_user.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
             problem = answer.json()
-            named = [error["field"] for error in problem["errors"]]
+            fields = [error["field"] for error in problem["errors"]]
             if (
-                (answer.status_code, named) != (status, [field])
+                (answer.status_code, fields) != (status, [field])
                 or problem["code"] != "INVALID_REQUEST"
                 or problem["status"] != status
                 or answer.headers["content-type"] != "application/problem+json"

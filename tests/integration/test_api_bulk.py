@@ -76,7 +76,7 @@ def test_a_bulk_operation_is_started_read_and_listed(api_user: ApiUser) -> None:
     other = ask(api_user, "reprioritise", filter={"type": "echo"}, priority=1).json()
     first = api_user.ask("GET", BULK, params={"limit": 1})
     rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
-    assert [one["id"] for one in first.json() + rest.json()] == [other["id"], begun["id"]]
+    assert [item["id"] for item in first.json() + rest.json()] == [other["id"], begun["id"]]
     assert other["priority_score"] == 5
 
 
@@ -122,7 +122,7 @@ def test_a_contradictory_request_is_refused_with_its_field(
     answer = api_user.ask("POST", f"{TASKS}/bulk", json=body)
 
     assert answer.status_code == status, answer.text
-    assert [one["field"] for one in answer.json()["errors"]] == [field]
+    assert [error["field"] for error in answer.json()["errors"]] == [field]
     assert api_user.deployment.rows("SELECT 1 FROM bulk_operations") == []
 
 
@@ -137,10 +137,10 @@ def test_bulk_operations_work_with_the_client(api_user: ApiUser) -> None:
 
         assert (would.total, would.applies, would.sample) == (1, 1, [failed])
         assert (ended.state, ended.changed) == ("completed", 1)
-        assert [one.is_final for one in seen] == [False, True]
+        assert [item.is_final for item in seen] == [False, True]
         assert client.bulk.get(started.id) == ended
         moved = client.bulk.start("reprioritise", everything=True, priority_score=7)
-        assert [one.id for one in client.bulk.list()] == [moved.id, started.id]
+        assert [operation.id for operation in client.bulk.list()] == [moved.id, started.id]
         assert client.bulk.cancel(moved.id).state == "cancelled"
         assert client.tasks.get(kept).priority == 3
         with pytest.raises(errors.BulkAlreadyFinished):

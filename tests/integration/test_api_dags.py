@@ -49,7 +49,7 @@ def read(api_user: ApiUser, dag_id: str) -> dict[str, Any]:
 
 
 def faults(answer: Response) -> list[tuple[str, str]]:
-    return [(one["field"], one["message"]) for one in answer.json()["errors"]]
+    return [(error["field"], error["message"]) for error in answer.json()["errors"]]
 
 
 def nothing_was_written(api_user: ApiUser) -> bool:
@@ -101,8 +101,8 @@ def test_a_graph_is_read_whole(api_user: ApiUser) -> None:
     assert dag["tasks"][0]["run_seconds"] >= 0
     names = {shown: name for name, shown in made["tasks"].items()}
     edges = {
-        (names[one["parent"]], names[one["child"]]): (one["condition"], one["satisfied"])
-        for one in dag["edges"]
+        (names[edge["parent"]], names[edge["child"]]): (edge["condition"], edge["satisfied"])
+        for edge in dag["edges"]
     }
     assert edges == {
         ("research", "design"): ("success", True),
@@ -146,7 +146,7 @@ def test_on_unmet_is_set_for_the_graph_or_for_single_tasks(api_user: ApiUser) ->
 
     names = {shown: name for name, shown in made["tasks"].items()}
     edges = read(api_user, made["id"])["edges"]
-    assert {names[one["child"]]: (one["condition"], one["on_unmet"]) for one in edges} == {
+    assert {names[edge["child"]]: (edge["condition"], edge["on_unmet"]) for edge in edges} == {
         "on": ("success", "continue"),
         "off": ("success", "cancel"),
         "own": ("failure", "cancel"),
@@ -312,9 +312,9 @@ def test_a_wrong_field_is_named_with_its_legal_values(
 
 
 def test_a_graph_counts_all_its_tasks_against_the_cap_on_waiting_ones(api_user: ApiUser) -> None:
-    guest = api_user.guest(max_pending=3)
+    other_user = api_user.guest(max_pending=3)
 
-    answer = create(guest)
+    answer = create(other_user)
 
     assert (answer.status_code, answer.json()["code"]) == (400, "TOO_MANY_PENDING")
     assert "0 of your tasks are waiting and 4 more were requested" in answer.json()["detail"]
@@ -379,7 +379,7 @@ def test_a_lone_task_is_a_graph_of_one(api_user: ApiUser) -> None:
     dag = read(api_user, task["dag_id"])
 
     assert (dag["title"], dag["status"], dag["counts"]["total"]) == ("alone", "running", 1)
-    assert [one["id"] for one in dag["tasks"]] == dag["roots"] == dag["leaves"] == [task["id"]]
+    assert [task["id"] for task in dag["tasks"]] == dag["roots"] == dag["leaves"] == [task["id"]]
 
 
 def test_another_users_graph_is_not_found(api_user: ApiUser) -> None:
@@ -431,7 +431,7 @@ def test_a_name_in_a_reference_is_waited_for_and_read(api_user: ApiUser) -> None
     api_user.deployment.agent()
     assert (dag["roots"], dag["leaves"]) == (["research"], ["report"])
     assert dag["critical_path"] == {"tasks": ["research", "report"], "weight": 2}
-    ids = {one["name"]: api_user.row_id(one["id"]) for one in read(api_user, dag["id"])["tasks"]}
+    ids = {task["name"]: api_user.row_id(task["id"]) for task in read(api_user, dag["id"])["tasks"]}
     assert api_user.deployment.state(ids["report"]) == "pending"
 
     [run] = begin(api_user.deployment, TaskId(ids["research"]))

@@ -46,7 +46,7 @@ def test_failures_of_one_kind_are_one_group(api_user: ApiUser) -> None:
     assert groups[0]["task_ids"] == ids[::-1]
     assert groups[0]["error"] == "no such file '/tmp/2' (errno 2)"
     only = api_user.ask("GET", LETTERS, params={"fingerprint": groups[0]["fingerprint"]}).json()
-    assert [one["task_id"] for one in only] == ids[::-1]
+    assert [letter["task_id"] for letter in only] == ids[::-1]
 
 
 def test_dead_letters_are_paged_and_resolved_ones_left_out(api_user: ApiUser) -> None:
@@ -56,9 +56,9 @@ def test_dead_letters_are_paged_and_resolved_ones_left_out(api_user: ApiUser) ->
     first = api_user.ask("GET", LETTERS, params={"limit": 1})
     rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
 
-    assert [one["task_id"] for one in first.json() + rest.json()] == [ids[2], ids[0]]
+    assert [item["task_id"] for item in first.json() + rest.json()] == [ids[2], ids[0]]
     everything = api_user.ask("GET", LETTERS, params={"resolved": "true"}).json()
-    assert [one["note"] for one in everything] == [None, "seen", None]
+    assert [letter["note"] for letter in everything] == [None, "seen", None]
 
 
 def test_a_dead_letter_is_retried(api_user: ApiUser) -> None:

@@ -76,17 +76,20 @@ def test_everything_in_the_openapi_document_has_a_description(described: dict[st
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             told = [(operation, "")] + [
-                (one, f" {one['name']}") for one in operation.get("parameters", ())
+                (parameter, f" {parameter['name']}")
+                for parameter in operation.get("parameters", ())
             ]
-            told += [(one, f" {status}") for status, one in operation["responses"].items()]
-            bare += [f"{method} {path}{name}" for one, name in told if not one.get("description")]
+            told += [
+                (response, f" {status}") for status, response in operation["responses"].items()
+            ]
+            bare += [f"{method} {path}{name}" for item, name in told if not item.get("description")]
     for name, schema in described["components"]["schemas"].items():
         if not _says(schema, described):
             bare.append(name)
         bare += [
             f"{name}.{field}"
-            for field, one in schema.get("properties", {}).items()
-            if not _says(one, described)
+            for field, item in schema.get("properties", {}).items()
+            if not _says(item, described)
         ]
 
     assert not bare, bare
@@ -106,8 +109,8 @@ def _bodies(described: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for path, methods in described["paths"].items():
         for method, operation in methods.items():
             bodies = {"body": operation.get("requestBody", {})} | {
-                status: one
-                for status, one in operation["responses"].items()
+                status: response
+                for status, response in operation["responses"].items()
                 if status.startswith("2")
             }
             for name, body in bodies.items():
@@ -126,7 +129,7 @@ def test_every_body_has_an_example_that_fits_it(described: dict[str, Any]) -> No
 
 def test_every_example_fits_its_schema(described: dict[str, Any]) -> None:
     schemas = described["components"]["schemas"]
-    shown = {name: one["examples"] for name, one in schemas.items() if "examples" in one}
+    shown = {name: schema["examples"] for name, schema in schemas.items() if "examples" in schema}
 
     assert len(shown) > 70
     for name, examples in shown.items():
@@ -146,8 +149,8 @@ def test_response_examples_have_every_field(described: dict[str, Any]) -> None:
 
     assert len(answered) > 50
     for name in answered:
-        known = schemas[name]["properties"].keys()
-        assert schemas[name]["examples"][0].keys() >= known, name
+        properties = schemas[name]["properties"].keys()
+        assert schemas[name]["examples"][0].keys() >= properties, name
 
 
 def _names(schema: dict[str, Any]) -> list[str]:

@@ -90,14 +90,16 @@ def test_an_invalid_claim_token_does_not_count_against_the_run(
         invented = work["token"].replace(digest, "0" * len(digest))
         of_nobody = f"overnight_claim_{'0' * 32}_{epoch}_{digest}"
         shown = [{**work, "token": token} for token in (invented, of_nobody, ended["token"])]
-        told = [[laptop.report(one, "heartbeat").status_code for _ in range(8)] for one in shown]
+        statuses = [
+            [laptop.report(item, "heartbeat").status_code for _ in range(8)] for item in shown
+        ]
 
         beats = [laptop.report(work, "heartbeat").status_code for _ in range(7)]
 
     assert work["task_id"] == ended["task_id"]
-    assert told[:2] == [[401] * 8, [404] * 8]
+    assert statuses[:2] == [[401] * 8, [404] * 8]
     # Who had the task before has a bucket of their own; its start and its release came out of it.
-    assert told[2] == [409] * 5 + [429] * 3
+    assert statuses[2] == [409] * 5 + [429] * 3
     # The start came out of the same bucket.
     assert beats == [200] * 6 + [429]
 
@@ -114,14 +116,14 @@ def test_every_response_reports_the_requests_left(
     with serve_api(deployment, database_url, **tight) as api_user:
         paths = (TASKS, f"{TASKS}/nothing", "/api/v1/events?task_id=nothing", TASKS)
         answers = [api_user.ask("GET", path) for path in paths]
-        stranger = api_user.http.get(TASKS)
+        anonymous = api_user.http.get(TASKS)
 
     assert [answer.status_code for answer in answers] == [200, 404, 404, 429]
     assert {answer.headers["ratelimit-policy"] for answer in answers} == {'"requests";q=3;w=300'}
-    told = [answer.headers["ratelimit"] for answer in answers]
-    assert told[:3] == [f'"requests";r={left};t={100 * (3 - left)}' for left in (2, 1, 0)]
-    assert told[3] == f'"requests";r=0;t={answers[3].headers["retry-after"]}'
-    assert "ratelimit" not in stranger.headers
+    headers = [answer.headers["ratelimit"] for answer in answers]
+    assert headers[:3] == [f'"requests";r={left};t={100 * (3 - left)}' for left in (2, 1, 0)]
+    assert headers[3] == f'"requests";r=0;t={answers[3].headers["retry-after"]}'
+    assert "ratelimit" not in anonymous.headers
 
 
 def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:

@@ -56,7 +56,7 @@ def test_a_filter_applies_to_every_page(api_user: ApiUser) -> None:
     first = api_user.ask("GET", TASKS, params={"tag": "even", "limit": 2})
     rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
 
-    assert [one["title"] for one in first.json() + rest.json()] == ["t4", "t2", "t0"]
+    assert [item["title"] for item in first.json() + rest.json()] == ["t4", "t2", "t0"]
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,8 @@ def test_a_misspelled_filter_is_refused(api_user: ApiUser) -> None:
     [wrong] = answer.json()["errors"]
     assert wrong["field"] == "stauts"
     assert wrong["message"] == "is not a known parameter; did you mean status?"
-    known = wrong["legal"].removeprefix("one of ").split(", ")
-    assert {"status", "created_after", "limit"} <= set(known)
+    legal_values = wrong["legal"].removeprefix("one of ").split(", ")
+    assert {"status", "created_after", "limit"} <= set(legal_values)
 
 
 def test_an_unknown_query_parameter_is_refused(api_user: ApiUser) -> None:
@@ -95,4 +95,4 @@ def test_an_unknown_query_parameter_is_refused(api_user: ApiUser) -> None:
         answer = api_user.ask("GET", path, params={"nonsense": "1"})
 
         assert answer.status_code == 400, (path, answer.text)
-        assert [one["field"] for one in answer.json()["errors"]] == ["nonsense"]
+        assert [error["field"] for error in answer.json()["errors"]] == ["nonsense"]

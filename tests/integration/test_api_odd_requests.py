@@ -18,10 +18,10 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def test_a_nul_in_a_path_gets_404_on_every_route(api_user: ApiUser) -> None:
-    named = [one for one in operations(api_user) if one.ids]
-    assert named
+    operations_with_ids = [operation for operation in operations(api_user) if operation.ids]
+    assert operations_with_ids
 
-    for operation in named:
+    for operation in operations_with_ids:
         answer = operation.call(api_user, dict.fromkeys(operation.ids, "%00"))
 
         # The routes of runs are opened by the token of a claim.
@@ -42,7 +42,7 @@ def test_a_nul_in_a_query_is_refused_with_its_parameter(api_user: ApiUser) -> No
         answer = api_user.ask("GET", path, params={name: "a\0b"})
 
         assert answer.status_code == 400, path
-        assert [one["field"] for one in answer.json()["errors"]] == [name]
+        assert [error["field"] for error in answer.json()["errors"]] == [name]
 
 
 @pytest.mark.parametrize("wrong", [[], [None], False, 0, "text"])
@@ -99,11 +99,11 @@ def test_a_whole_number_may_be_written_with_a_point(api_user: ApiUser) -> None:
 
 @pytest.mark.parametrize("instant", [1_900_000_000, "1900000000", 1.9e9, True])
 def test_an_instant_is_written_out(api_user: ApiUser, instant: object) -> None:
-    asked = {"since": instant} if isinstance(instant, str) else None
+    request = {"since": instant} if isinstance(instant, str) else None
 
     assert api_user.create(deadline_at=instant).status_code == 422
-    if asked is not None:
-        assert api_user.ask("GET", "/api/v1/admin/audit", params=asked).status_code == 400
+    if request is not None:
+        assert api_user.ask("GET", "/api/v1/admin/audit", params=request).status_code == 400
 
 
 def test_an_edge_to_an_unknown_task_of_a_batch_is_named(api_user: ApiUser) -> None:

@@ -65,7 +65,7 @@ def test_an_entry_is_accepted_as_pending_however_quick_a_worker_is(
 
 
 def test_every_field_of_a_prompt_reaches_the_runner_and_is_returned(api_user: ApiUser) -> None:
-    said = {
+    fields = {
         "model": "sonnet",
         "timeout_seconds": 1800,
         "session_id": "s-1",
@@ -76,18 +76,18 @@ def test_every_field_of_a_prompt_reaches_the_runner_and_is_returned(api_user: Ap
         "source_job": "nightly-maintenance",
     }
 
-    queue_id = put(api_user, "Perform nightly maintenance\nwith care", **said).json()["queue_id"]
+    queue_id = put(api_user, "Perform nightly maintenance\nwith care", **fields).json()["queue_id"]
 
     row = api_user.deployment.row(api_user.row_id(queue_id))
     told = {
-        name: value for name, value in said.items() if name not in ("timeout_seconds", "source")
+        name: value for name, value in fields.items() if name not in ("timeout_seconds", "source")
     }
     assert row["spec"] == {"prompt": "Perform nightly maintenance\nwith care", **told}
     assert row["title"] == "Perform nightly maintenance"
     assert (row["project_id"], row["timeout_seconds"]) == ("site", 1800)
     assert (row["source"], row["created_by"]) == ("scheduler", "cron:nightly-maintenance")
     shown = entry(api_user, queue_id)
-    assert said.items() <= shown.items()
+    assert fields.items() <= shown.items()
     assert shown["attempts"] == 0
 
 
@@ -149,9 +149,9 @@ def test_the_queue_lists_open_tasks_in_their_order(api_user: ApiUser) -> None:
 
     shown = api_user.ask("GET", QUEUE).json()
 
-    assert [one["queue_id"] for one in shown["tasks"]] == ids[:3]
-    assert [one["state"] for one in shown["tasks"]] == ["dispatching", "pending", "pending"]
-    assert [one["position"] for one in shown["tasks"]] == [None, 1, 2]
+    assert [task["queue_id"] for task in shown["tasks"]] == ids[:3]
+    assert [task["state"] for task in shown["tasks"]] == ["dispatching", "pending", "pending"]
+    assert [task["position"] for task in shown["tasks"]] == [None, 1, 2]
     assert (shown["depth"], shown["dispatched_count"], shown["max_size"]) == (3, 1, 1_000_000)
 
 
@@ -168,7 +168,7 @@ def test_a_task_that_waits_for_another_is_listed_last(api_user: ApiUser) -> None
 
     shown = api_user.ask("GET", QUEUE).json()["tasks"]
 
-    assert [one["prompt"] for one in shown] == ["a", "tidy up", "b"]
+    assert [item["prompt"] for item in shown] == ["a", "tidy up", "b"]
     assert shown[2]["position"] is None
 
 
@@ -246,21 +246,21 @@ def test_the_status_lists_the_jobs_of_a_scheduler(
 
 
 @pytest.mark.parametrize(
-    ("columns", "word"),
+    ("columns", "expected"),
     [
         ({"max_pending": 0}, "skipped_queue_full"),
         ({"monthly_agent_hours_limit": 0}, "skipped_monthly_limit"),
     ],
 )
 def test_a_job_that_a_limit_refuses_is_skipped(
-    api_user: ApiUser, columns: dict[str, int], word: str
+    api_user: ApiUser, columns: dict[str, int], expected: str
 ) -> None:
     poor = api_user.guest(**columns)
 
     assert put(poor, source_job="nightly").status_code in (400, 403)
 
     [job] = poor.ask("GET", "/status").json()["jobs"]
-    assert (job["last_status"], job["last_queue_id"]) == (word, None)
+    assert (job["last_status"], job["last_queue_id"]) == (expected, None)
 
 
 def test_the_number_of_stored_jobs_is_limited(

@@ -30,12 +30,12 @@ def test_attempts_are_listed_the_latest_first(api_user: ApiUser) -> None:
     answer = api_user.ask("GET", f"{TASKS}/{task['id']}/attempts")
 
     shown = answer.json()
-    assert [one["epoch"] for one in shown] == [2, 1]
+    assert [item["epoch"] for item in shown] == [2, 1]
     assert (shown[1]["error_class"], shown[1]["error"], shown[1]["spent"]) == ("error", "no", True)
     assert shown[0]["ended_at"]
     first = api_user.ask("GET", f"{TASKS}/{task['id']}/attempts", params={"limit": 1})
     rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
-    assert [one["epoch"] for one in first.json() + rest.json()] == [2, 1]
+    assert [item["epoch"] for item in first.json() + rest.json()] == [2, 1]
 
 
 def test_an_unclaimed_task_has_no_attempts(api_user: ApiUser) -> None:
@@ -49,7 +49,7 @@ def test_events_of_a_task_continue_after_an_id(api_user: ApiUser) -> None:
     events = api_user.ask("GET", f"{TASKS}/{task['id']}/events").json()
     rest = api_user.ask("GET", f"{TASKS}/{task['id']}/events", params={"after": events[0]["id"]})
 
-    assert [one["state"] for one in events] == ["ready", "cancelled"]
+    assert [entry["state"] for entry in events] == ["ready", "cancelled"]
     assert rest.json() == events[1:]
 
 
@@ -65,7 +65,7 @@ def test_an_artifact_is_listed_read_and_downloaded(api_user: ApiUser) -> None:
 
     listed = api_user.ask("GET", f"{TASKS}/{task['id']}/artifacts").json()
 
-    assert [one["name"] for one in listed] == ["a b", "page"]
+    assert [item["name"] for item in listed] == ["a b", "page"]
     path = f"/api/v1/artifacts/{listed[0]['id']}"
     assert api_user.ask("GET", path).json() == listed[0]
     assert api_user.ask("GET", f"{path}/content").json() == [1, 2]
@@ -86,7 +86,7 @@ def test_notices_are_paged(api_user: ApiUser) -> None:
     first = api_user.ask("GET", "/api/v1/notices", params={"limit": 2})
     rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
 
-    assert [one["subject"] for one in first.json() + rest.json()] == ["2", "1", "0"]
+    assert [item["subject"] for item in first.json() + rest.json()] == ["2", "1", "0"]
     assert "link" not in rest.headers
 
 
@@ -98,8 +98,8 @@ def test_usage_and_its_ledger_agree(api_user: ApiUser) -> None:
     lines = api_user.ask("GET", "/api/v1/usage/ledger").json()
 
     assert used["hours_used"] == 1.5
-    assert [one["note"] for one in lines] == ["sorry", "a day of work"]
-    assert sum(one["seconds"] for one in lines) == 1.5 * 3600
+    assert [entry["note"] for entry in lines] == ["sorry", "a day of work"]
+    assert sum(entry["seconds"] for entry in lines) == 1.5 * 3600
     assert used["night"]["limit_usd"] is None
 
 

@@ -44,7 +44,7 @@ def test_absent_fields_get_their_defaults(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "priority", "score"),
+    ("fields", "priority", "score"),
     [
         ({"priority": 1}, 1, 5),
         ({"priority": 2}, 2, 20),
@@ -54,9 +54,9 @@ def test_absent_fields_get_their_defaults(api_user: ApiUser) -> None:
     ],
 )
 def test_a_priority_becomes_a_score(
-    api_user: ApiUser, asked: dict[str, int], priority: int, score: int
+    api_user: ApiUser, fields: dict[str, int], priority: int, score: int
 ) -> None:
-    task = api_user.created(**asked)
+    task = api_user.created(**fields)
 
     assert (task["priority"], task["priority_score"]) == (priority, score)
 
@@ -119,11 +119,11 @@ def test_a_key_belongs_to_its_user_alone(api_user: ApiUser) -> None:
 
 
 def test_a_repeated_create_succeeds_even_at_a_limit(api_user: ApiUser) -> None:
-    guest = api_user.guest(max_pending=1)
-    first = guest.created(idempotency_key="once")
+    other_user = api_user.guest(max_pending=1)
+    first = other_user.created(idempotency_key="once")
 
-    assert guest.create(idempotency_key="once").json()["id"] == first["id"]
-    assert guest.create().status_code == 400
+    assert other_user.create(idempotency_key="once").json()["id"] == first["id"]
+    assert other_user.create().status_code == 400
 
 
 def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
@@ -187,7 +187,7 @@ def test_pages_follow_each_other_newest_first_without_gaps(api_user: ApiUser) ->
 
 
 @pytest.mark.parametrize(
-    ("word", "count"),
+    ("status", "count"),
     [
         ("pending", 2),
         ("queued", 2),
@@ -201,12 +201,12 @@ def test_pages_follow_each_other_newest_first_without_gaps(api_user: ApiUser) ->
     ],
 )
 def test_a_list_accepts_statuses_states_and_aliases(
-    api_user: ApiUser, word: str, count: int
+    api_user: ApiUser, status: str, count: int
 ) -> None:
     tasks = [api_user.created() for _ in range(3)]
     api_user.ask("DELETE", f"{TASKS}/{tasks[0]['id']}")
 
-    assert len(api_user.ask("GET", f"{TASKS}?status={word}").json()) == count
+    assert len(api_user.ask("GET", f"{TASKS}?status={status}").json()) == count
 
 
 @pytest.mark.parametrize(
@@ -289,16 +289,16 @@ def test_limits_are_those_of_the_plan(api_user: ApiUser) -> None:
 
 
 def test_too_much_waiting_work_is_refused(api_user: ApiUser) -> None:
-    guest = api_user.guest(max_pending=2)
-    guest.created()
-    guest.created()
+    other_user = api_user.guest(max_pending=2)
+    other_user.created()
+    other_user.created()
 
-    answer = guest.create()
+    answer = other_user.create()
 
     assert answer.status_code == 400
     assert answer.json()["code"] == "TOO_MANY_PENDING"
     assert (answer.json()["pending"], answer.json()["limit"]) == (2, 2)
-    assert len(guest.ask("GET", TASKS).json()) == 2
+    assert len(other_user.ask("GET", TASKS).json()) == 2
 
 
 def test_a_month_without_hours_left_is_refused(api_user: ApiUser) -> None:
@@ -352,9 +352,9 @@ def test_submits_and_refusals_are_logged(
     api_user: ApiUser, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="overnight")
-    guest = api_user.guest(max_pending=1)
-    task = guest.created(source="cli")
-    guest.create()
+    other_user = api_user.guest(max_pending=1)
+    task = other_user.created(source="cli")
+    other_user.create()
 
     assert f"queue=task_added queue_id={task['id']} depth=1 source=cli" in caplog.text
     assert "queue=submit_rejected reason=too_many_pending depth=1" in caplog.text
@@ -364,7 +364,7 @@ def test_submits_and_refusals_are_logged(
 def test_a_task_reads_its_references(api_user: ApiUser, *, inside_spec: bool) -> None:
     api_user.deployment.agent()
     first = api_user.created()
-    [run] = [api_user.deployment.start(one) for one in api_user.deployment.claim().claims]
+    [run] = [api_user.deployment.start(claimed) for claimed in api_user.deployment.claim().claims]
     assert run is not None
     api_user.deployment.settle(run, Returned({"n": 1}))
     refs = {"context_refs": [f"task:{first['id']}:output"]}
@@ -391,4 +391,4 @@ def test_an_unknown_reference_names_its_field(
     answer = api_user.create(**body)
 
     assert answer.status_code == 400
-    assert [one["field"] for one in answer.json()["errors"]] == [field]
+    assert [error["field"] for error in answer.json()["errors"]] == [field]

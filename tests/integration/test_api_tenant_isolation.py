@@ -101,23 +101,23 @@ def _plain(answer: Response) -> tuple[int, bytes, dict[str, str]]:
 
 
 def test_other_users_objects_are_not_found(api_user: ApiUser) -> None:
-    guest = api_user.guest()
-    named = [one for one in operations(api_user) if one.ids]
-    unknown = {name for one in named for name in one.ids} - MAKERS.keys()
+    other_user = api_user.guest()
+    operations_with_ids = [operation for operation in operations(api_user) if operation.ids]
+    unknown = {name for item in operations_with_ids for name in item.ids} - MAKERS.keys()
     assert not unknown, f"say in MAKERS how a foreign one is made: {sorted(unknown)}"
-    assert named
+    assert operations_with_ids
 
-    for operation in named:
-        foreign = {name: MAKERS[name][0](guest) for name in operation.ids}
+    for operation in operations_with_ids:
+        foreign = {name: MAKERS[name][0](other_user) for name in operation.ids}
         nothing = {name: MAKERS[name][1]() for name in operation.ids}
-        before = _traces(guest)
+        before = _traces(other_user)
 
         theirs, none = (operation.call(api_user, ids) for ids in (foreign, nothing))
 
         expected = 401 if operation.needs_claim_token else 404
         assert none.status_code == expected, f"{operation} on nothing: {none.text}"
         assert _plain(theirs) == _plain(none), str(operation)
-        assert _traces(guest) == before, f"{operation} left a trace on another user's things"
+        assert _traces(other_user) == before, f"{operation} left a trace on another user's things"
 
 
 def test_the_same_operations_find_own_objects(api_user: ApiUser) -> None:
@@ -163,7 +163,7 @@ def test_a_key_without_the_scope_is_refused_everywhere(api_user: ApiUser) -> Non
 
 def test_admin_operations_respond_404_to_others(api_user: ApiUser) -> None:
     nowhere = api_user.ask("GET", "/api/v1/nowhere")
-    for_admins = [one for one in operations(api_user) if one.is_for_admins]
+    for_admins = [operation for operation in operations(api_user) if operation.is_for_admins]
     limited = api_user.guest(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
 
     assert for_admins
@@ -177,11 +177,11 @@ def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None
     # A plan tells what a submit would come to, and keeps nothing.
     only_asks = {"POST /api/v1/plan", "POST /api/v1/dags/plan"}
     changing: list[Operation] = [
-        one
-        for one in operations(api_user)
-        if one.method != "GET"
-        and str(one) not in only_asks
-        and not one.is_for_admins | one.needs_claim_token
+        operation
+        for operation in operations(api_user)
+        if operation.method != "GET"
+        and str(operation) not in only_asks
+        and not operation.is_for_admins | operation.needs_claim_token
     ]
 
     assert changing

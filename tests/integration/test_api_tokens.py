@@ -131,7 +131,7 @@ def test_a_token_is_limited_to_its_scopes(api_user: ApiUser) -> None:
     assert show(api_user, reader).status_code == 200
     assert show(api_user, reader, "POST", json={"title": "a"}).status_code == 403
     assert show(api_user, listed).status_code == 200
-    assert [show(api_user, one).status_code for one in (nothing, odd)] == [403, 403]
+    assert [show(api_user, item).status_code for item in (nothing, odd)] == [403, 403]
 
 
 def test_a_token_alone_makes_nobody_an_admin(api_user: ApiUser) -> None:
@@ -319,7 +319,7 @@ def test_unknown_keys_make_one_request_a_minute_to_the_issuer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"JWT_ALGORITHMS": "HS256"}, "OVERNIGHT_JWT_ISSUER must be set too"),
         (
@@ -339,11 +339,11 @@ def test_unknown_keys_make_one_request_a_minute_to_the_issuer() -> None:
         ({"NO_AUTH": "ada", "API_HOST": "192.0.2.7"}, "may listen on this machine only"),
     ],
 )
-def test_insecure_token_settings_are_refused(settings: dict[str, str], said: str) -> None:
+def test_insecure_token_settings_are_refused(settings: dict[str, str], expected: str) -> None:
     environ = {f"OVERNIGHT_{name}": value for name, value in settings.items()}
 
     with pytest.raises(SettingsError) as refusal:
         load(environ, dotenv=NO_FILE)
 
-    assert said in str(refusal.value)
+    assert expected in str(refusal.value)
     assert "short" not in str(refusal.value)

@@ -41,5 +41,5 @@ def test_the_table_has_a_column_for_the_key(
     assert shown.exit_code == 0, shown.output
     head, *lines = shown.stdout.splitlines()
     assert head.split() == ["AT", "ACTOR", "KEY", "VIA", "ACT", "USER", "TARGET", "DETAIL"]
-    [line] = [one for one in lines if "name=ci" in one]
+    [line] = [entry for entry in lines if "name=ci" in entry]
     assert f" {key_id_of(api_user.key)} " in line

@@ -45,9 +45,9 @@ def test_added_and_dropped_triggers_are_audited_without_payloads(api_user: ApiUs
     api_user.ask("DELETE", f"/api/v1/triggers/{made.json()['id']}")
 
     acts = trail(api_user.deployment, "trigger.")
-    assert [one["act"] for one in acts] == ["trigger.added", "trigger.dropped"]
+    assert [entry["act"] for entry in acts] == ["trigger.added", "trigger.dropped"]
     who = (f"user:{api_user.user}", key_of(api_user), api_user.user)
-    assert {(one["actor"], one["key_id"], one["user_id"]) for one in acts} == {who}
+    assert {(entry["actor"], entry["key_id"], entry["user_id"]) for entry in acts} == {who}
     assert "0815" not in str(acts)
     assert set(acts[1]["detail"]) == {"dropped_at"}
 
@@ -62,14 +62,14 @@ def test_pull_agents_are_audited_when_they_join_drain_and_leave(api_user: ApiUse
 
     acts = [*trail(api_user.deployment, "agent."), *trail(api_user.deployment, "worker.")]
 
-    assert [(one["act"], one["detail"].get("serves")) for one in acts] == [
+    assert [(entry["act"], entry["detail"].get("serves")) for entry in acts] == [
         ("agent.registered", "everyone"),
         ("agent.registered", str(admin.user)),
         ("agent.removed", None),
         ("worker.drained", None),
     ]
     who = (f"user:{admin.user}", key_of(admin), admin.user, agent["id"])
-    seen = {(one["actor"], one["key_id"], one["user_id"], one["target"]) for one in acts}
+    seen = {(entry["actor"], entry["key_id"], entry["user_id"], entry["target"]) for entry in acts}
     assert seen == {who}
 
 
@@ -109,7 +109,7 @@ def test_acts_of_operators_on_the_inbox_are_audited(deployment: Deployment) -> N
     drop_row(deployment.dispatcher, row["id"], actor="human:me")
 
     acts = trail(deployment, "inbox.")
-    assert [(one["act"], one["user_id"], one["actor"]) for one in acts] == [
+    assert [(entry["act"], entry["user_id"], entry["actor"]) for entry in acts] == [
         ("inbox.retried", user, "human:you"),
         ("inbox.dropped", user, "human:me"),
     ]
@@ -133,8 +133,8 @@ def test_an_edit_is_audited_with_its_changes_but_without_payloads(api_user: ApiU
     titled = api_user.ask("PATCH", path, json={"title": "better"}, headers={"If-Match": edition})
     assert titled.status_code == 200, titled.text
     changes = TaskEdit(payload={"pin": "0815"})
-    named = TaskId(api_user.row_id(task["id"]))
-    edit(api_user.deployment.app, api_user.user, named, changes, editions=[ANY], actor="human:me")
+    task_id = TaskId(api_user.row_id(task["id"]))
+    edit(api_user.deployment.app, api_user.user, task_id, changes, editions=[ANY], actor="human:me")
     api_user.ask(
         "POST",
         f"{TASKS}/bulk",
@@ -144,12 +144,12 @@ def test_an_edit_is_audited_with_its_changes_but_without_payloads(api_user: ApiU
 
     me, key = f"user:{api_user.user}", key_of(api_user)
     acts = trail(api_user.deployment, "task.edited")
-    assert [(one["actor"], one["key_id"], one["detail"]) for one in acts] == [
+    assert [(entry["actor"], entry["key_id"], entry["detail"]) for entry in acts] == [
         (me, key, {"title": [task["title"], "better"]}),
         ("human:me", None, {"payload": "changed"}),
         (me, key, {"priority": [50, 7]}),
     ]
-    assert {one["user_id"] for one in acts} == {api_user.user}
+    assert {entry["user_id"] for entry in acts} == {api_user.user}
 
 
 def test_a_request_to_stop_a_run_is_audited_once(api_user: ApiUser) -> None:

@@ -37,8 +37,8 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def _books_balance(deployment: Deployment) -> object:
     yield
-    found = violations(deployment.owner)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.owner)
+    assert not broken, describe_violations(broken)
 
 
 def graph(
@@ -46,7 +46,7 @@ def graph(
 ) -> list[TaskId]:
     tasks = [NewTask(f"t{n}", "echo", max_cost_usd=cost) for n in range(count)]
     made = submit_graph(deployment.app, user, tasks, LOOSE, budget_usd=budget)
-    return [one.task_id for one in made]
+    return [submitted.task_id for submitted in made]
 
 
 def dag_of(deployment: Deployment, task: TaskId) -> DagId:
@@ -222,7 +222,7 @@ def test_a_used_up_graph_budget_stops_its_runs_until_it_is_raised(
     assert heartbeat(deployment.dispatcher, runs[2].claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
     for run in runs[:2]:
         deployment.settle(run, StoppedByBudget(cost_usd=0.6))
-    assert [one.budget for one in list_approvals(deployment.app)] == ["dag", "dag"]
+    assert [approval.budget for approval in list_approvals(deployment.app)] == ["dag", "dag"]
 
     set_dag_budget(deployment.app, dag_of(deployment, made[0].task_id), 5.0, actor=ACTOR)
 
@@ -279,7 +279,7 @@ def test_an_agent_gets_only_tasks_that_its_budget_can_pay(deployment: Deployment
 
     set_agent_budget(deployment.dispatcher, "poor", 2, actor=ACTOR)
 
-    assert [one.claim.task_id for one in deployment.claim().claims] == [dear]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [dear]
 
 
 def test_the_reservation_is_the_estimate_if_it_is_below_the_ceiling(deployment: Deployment) -> None:
@@ -320,7 +320,7 @@ def test_lanes_whose_budget_is_used_up_neither_delay_nor_slow_the_others(
 
     taken = deployment.claim().claims
 
-    assert [one.claim.task_id for one in taken] == [last]
+    assert [claimed.claim.task_id for claimed in taken] == [last]
     [parked] = deployment.rows(
         "SELECT count(*) AS lanes FROM lanes WHERE 'default' = ANY (skipped_by_pools)"
     )

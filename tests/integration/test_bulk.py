@@ -112,8 +112,8 @@ def test_a_bulk_retry_keeps_to_the_users_cap(deployment: Deployment, user: UserI
     deployment.run("UPDATE users SET max_pending = 4 WHERE id = :id", id=user)
     pair = [NewTask("a", "echo"), NewTask("b", "echo")]
     graph = submit_graph(deployment.app, user, pair, LOOSE, edges=[Edge(0, 1)])
-    for one in graph[::-1]:
-        cancel(deployment.app, user, one.task_id, actor=ME)
+    for submitted in graph[::-1]:
+        cancel(deployment.app, user, submitted.task_id, actor=ME)
     for _ in range(5):
         cancel(deployment.app, user, deployment.task(user), actor=ME)
 
@@ -153,7 +153,7 @@ def test_a_refused_retry_is_rolled_back(deployment: Deployment, user: UserId) ->
     finish(deployment)
 
     assert counts(get_operation(deployment, user, bulk_id)) == (1, 0, 0, {"UPSTREAM_ENDED": 1})
-    assert [deployment.state(one.task_id) for one in (parent, child)] == [
+    assert [deployment.state(submitted.task_id) for submitted in (parent, child)] == [
         "dead_lettered",
         "cancelled",
     ]
@@ -164,7 +164,10 @@ def test_a_refused_retry_is_rolled_back(deployment: Deployment, user: UserId) ->
 def test_a_chain_is_cancelled_and_retried_in_bulk(deployment: Deployment, user: UserId) -> None:
     tasks = [NewTask(f"step {n}", "echo") for n in range(5)]
     edges = [Edge(n, n + 1) for n in range(4)]
-    chain = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
+    chain = [
+        submitted.task_id
+        for submitted in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
+    ]
 
     stopped = begin(deployment, user, order("cancel", title="step"))
     finish(deployment)
@@ -184,7 +187,10 @@ def test_a_graph_is_retried_in_bulk_against_its_submit_order(
 ) -> None:
     tasks = [NewTask(f"step {n}", "echo") for n in range(4)]
     edges = [Edge(n + 1, n) for n in range(3)]
-    chain = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
+    chain = [
+        submitted.task_id
+        for submitted in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
+    ]
     begin(deployment, user, order("cancel", title="step"))
     finish(deployment)
 
@@ -254,21 +260,21 @@ def test_a_bulk_filter_selects_the_same_tasks_as_the_list(
     deployment.task(user, project_id="p", title="None", type="other")
     deployment.task(user, source="cli")
     dead(deployment, user)
-    wanted = TaskFilter(**fields)
-    states = working.selection_of(wanted).states
+    task_filter = TaskFilter(**fields)
+    states = working.selection_of(task_filter).states
     chosen = TaskCriteria(
-        of_type=wanted.type,
-        of_tag=wanted.tag,
-        of_project=wanted.project_id,
-        of_source=wanted.source,
-        made_from=wanted.created_after,
-        made_until=wanted.created_before,
-        titled=wanted.title,
+        of_type=task_filter.type,
+        of_tag=task_filter.tag,
+        of_project=task_filter.project_id,
+        of_source=task_filter.source,
+        made_from=task_filter.created_after,
+        made_until=task_filter.created_before,
+        titled=task_filter.title,
     )
 
     listed = list_tasks(deployment.app, user, states=states, criteria=chosen)
 
-    assert preview(deployment.app, user, BulkOrder(Action.CANCEL, wanted)).total == len(listed)
+    assert preview(deployment.app, user, BulkOrder(Action.CANCEL, task_filter)).total == len(listed)
 
 
 @pytest.mark.usefixtures("small_chunks")
@@ -309,7 +315,7 @@ def test_every_operation_gets_a_chunk_before_a_second_one(
     assert run_bulks(deployment.dispatcher) == 2
 
     assert deployment.state(only) == "cancelled"
-    assert [get_operation(deployment, large, one).done for one in (first, second)] == [1, 0]
+    assert [get_operation(deployment, large, item).done for item in (first, second)] == [1, 0]
 
 
 def test_tasks_submitted_after_the_start_are_not_changed(
@@ -403,7 +409,7 @@ def test_the_same_key_starts_one_operation(deployment: Deployment, user: UserId)
 
 
 @pytest.mark.parametrize(
-    ("wanted", "field"),
+    ("bulk_order", "field"),
     [
         (order("cancel"), "filter"),
         (BulkOrder(Action.CANCEL, TaskFilter(type="a"), everything=True), "everything"),
@@ -413,12 +419,12 @@ def test_the_same_key_starts_one_operation(deployment: Deployment, user: UserId)
     ],
 )
 def test_a_contradictory_bulk_order_is_refused(
-    deployment: Deployment, user: UserId, wanted: BulkOrder, field: str
+    deployment: Deployment, user: UserId, bulk_order: BulkOrder, field: str
 ) -> None:
     with pytest.raises(InvalidRequest, match=f"^{field}: ") as refused:
-        preview(deployment.app, user, wanted)
+        preview(deployment.app, user, bulk_order)
     with pytest.raises(InvalidRequest):
-        begin(deployment, user, wanted)
+        begin(deployment, user, bulk_order)
 
     assert refused.value.fields[0].legal
     assert list_bulks(deployment.app, user) == []

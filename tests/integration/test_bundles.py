@@ -39,8 +39,8 @@ def worker(deployment: Deployment, database_url: str, db: Db) -> resources.Worke
 @pytest.fixture
 def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], object]], None]:
     def register(function: Callable[[Context], object]) -> None:
-        known = {**registered(), "quick": Handler("quick", function, ())}
-        monkeypatch.setattr("overnight_worker.execute.registered", lambda: known)
+        handlers = {**registered(), "quick": Handler("quick", function, ())}
+        monkeypatch.setattr("overnight_worker.execute.registered", lambda: handlers)
 
     return register
 
@@ -131,7 +131,7 @@ def test_a_bundle_is_run_and_recorded_together(
     handle(lambda ctx: seen.append(ctx.task_id))
     [message] = group_by_message(take(deployment).claims)
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert len(set(seen)) == 20
     assert deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state") == [
@@ -149,7 +149,7 @@ def test_a_slot_claims_its_next_bundle_itself(
     handle(lambda _: None)
     [message] = group_by_message(take(deployment, tasks=30).claims)
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert states(deployment) == {"completed": 120}
     sizes = deployment.rows(
@@ -169,7 +169,7 @@ def test_a_slot_leaves_a_long_task_to_the_dispatcher(
     deployment.task(deployment.user(id=UUID(int=0)), type="long")
     quick(deployment, 5)
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert states(deployment) == {"completed": 10, "ready": 6}
 
@@ -188,7 +188,7 @@ def test_only_an_active_worker_claims_more(
     [message, *_] = group_by_message(take(deployment, tasks=2).claims)
     deployment.run(f"UPDATE agents SET {change} WHERE id = :id", id=WORKER_ID)
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert states(deployment)["completed"] == len(message)
 
@@ -208,7 +208,7 @@ def test_a_slot_does_not_claim_paused_tasks(
     for target in {"user": users, "pool": [PauseSubject(pool=POOL)], "all": [EVERYTHING]}[kind]:
         pause(deployment.dispatcher, target, actor="human:test")
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert states(deployment) == {"completed": 5, "ready": 15}
 
@@ -221,7 +221,7 @@ def test_waiting_in_a_bundle_is_not_billed(
     handle(lambda _: time.sleep(0.04))
     [message] = group_by_message(take(deployment).claims)
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     charged = [row["seconds"] for row in deployment.rows("SELECT seconds FROM usage_ledger")]
     assert max(charged) < 0.2
@@ -241,7 +241,7 @@ def test_a_slow_run_keeps_its_lease_while_another_result_waits_to_be_recorded(
     def handler(ctx: Context) -> None:
         seen.append(ctx.task_id)
         if len(seen) == 2:
-            first, own = (deployment.row(parse_task(one)) for one in seen)
+            first, own = (deployment.row(parse_task(item)) for item in seen)
             with held_lane(connect, first["user_id"]):
                 wait_until(
                     lambda: deployment.row(own["id"])["expires_at"] > own["expires_at"],
@@ -250,7 +250,7 @@ def test_a_slow_run_keeps_its_lease_while_another_result_waits_to_be_recorded(
                 )
 
     handle(handler)
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert states(deployment) == {"completed": 2}
 
@@ -276,7 +276,7 @@ def test_a_slow_run_releases_the_others_of_its_bundle(
             )
 
     handle(handler)
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     assert len(order) == 2
     states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
@@ -291,8 +291,8 @@ def test_the_tasks_of_a_crashed_bundle_run_singly_next_and_spend_nothing(
     deployment.agent(slots=1)
     quick(deployment, 5)
     claims = take(deployment).claims
-    for one in claims:
-        assert deployment.start(one) is not None
+    for claimed in claims:
+        assert deployment.start(claimed) is not None
 
     deployment.move_clock(timedelta(minutes=5))
     reap(deployment.dispatcher)
@@ -324,7 +324,7 @@ def test_a_shutdown_gives_a_whole_bundle_back(
     handle(lambda _: None)
     [message] = group_by_message(take(deployment).claims)
 
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     rows = deployment.rows("SELECT state, attempts FROM tasks")
     assert {(row["state"], row["attempts"]) for row in rows} == {("ready", 0)}
@@ -337,9 +337,9 @@ def test_a_claim_twice_in_one_message_runs_once(
     quick(deployment, 1)
     seen: list[str] = []
     handle(lambda ctx: seen.append(ctx.task_id))
-    [one] = take(deployment).claims
+    [claimed] = take(deployment).claims
 
-    carry_out(worker, [one.claim, one.claim])
+    carry_out(worker, [claimed.claim, claimed.claim])
 
     assert len(seen) == 1
 
@@ -357,7 +357,7 @@ def test_an_output_that_postgres_refuses_fails_only_its_own_run(
 
     handle(handler)
     [message] = group_by_message(take(deployment).claims)
-    carry_out(worker, [one.claim for one in message])
+    carry_out(worker, [claimed.claim for claimed in message])
 
     states = deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state ORDER BY state")
     assert states == [{"state": "completed", "n": 2}, {"state": "retrying", "n": 1}]
@@ -376,6 +376,6 @@ def test_a_single_quick_task_is_not_a_bundle(deployment: Deployment) -> None:
     deployment.agent(slots=2)
     quick(deployment, 1)
 
-    [one] = take(deployment).claims
+    [claimed] = take(deployment).claims
 
-    assert one.bundle is None
+    assert claimed.bundle is None

@@ -99,14 +99,14 @@ def test_a_task_that_has_ended_cannot_be_cancelled(
 
 
 def test_another_users_task_is_not_found(deployment: Deployment) -> None:
-    owner, stranger = deployment.user(), deployment.user()
+    owner, other_user = deployment.user(), deployment.user()
     deployment.agent()
     waiting, run = deployment.task(owner, required_capabilities=["x"]), deployment.running(owner)
 
     refusals = []
     for task_id in (waiting, run.claim.task_id, TaskId(uuid4())):
         with pytest.raises(TaskNotFound) as refused:
-            cancel(deployment.app, stranger, task_id, actor=ME)
+            cancel(deployment.app, other_user, task_id, actor=ME)
         refusals.append((refused.value.message, refused.value.details))
 
     assert refusals == [refusals[0]] * 3
@@ -116,15 +116,15 @@ def test_another_users_task_is_not_found(deployment: Deployment) -> None:
 
 def test_dependents_of_a_cancelled_task_are_cancelled_too(deployment: Deployment) -> None:
     user = deployment.user()
-    root, child, grandchild, stranger = graph(deployment, user, 4, [(0, 1), (1, 2)])
+    root, child, grandchild, unrelated = graph(deployment, user, 4, [(0, 1), (1, 2)])
 
     cancel(deployment.app, user, root, actor=ME)
 
-    assert [deployment.row(one)["failure_reason"] for one in (child, grandchild)] == [
+    assert [deployment.row(task_id)["failure_reason"] for task_id in (child, grandchild)] == [
         "upstream_cancelled",
         "upstream_cancelled",
     ]
-    assert deployment.state(stranger) == "ready"
+    assert deployment.state(unrelated) == "ready"
 
 
 def test_the_history_names_who_cancelled(deployment: Deployment) -> None:

@@ -119,13 +119,13 @@ def test_the_fairness_report_of_a_new_deployment_counts_the_whole_queue(
     for _ in range(5):
         deployment.task(user)
 
-    found = fairness(deployment.dispatcher, liveness=LIVENESS)
+    report = fairness(deployment.dispatcher, liveness=LIVENESS)
 
-    assert found.users[0].waiting == 5
-    assert found.users[0].service is not None
-    assert found.jain is not None
-    assert found.until_at - found.since_at < timedelta(minutes=5)
-    assert not found.is_shortened
+    assert report.users[0].waiting == 5
+    assert report.users[0].service is not None
+    assert report.jain is not None
+    assert report.until_at - report.since_at < timedelta(minutes=5)
+    assert not report.is_shortened
 
 
 def test_the_error_for_a_key_without_admin_rights_names_the_missing_right(

@@ -34,12 +34,12 @@ def asking(deployment: Deployment, ada: UserId) -> str:
 def test_tasks_over_budget_are_listed(deployment: Deployment, asking: str) -> None:
     deployment.user(name="bob")
 
-    told = run("approvals", "list")
-    [one] = json.loads(run("approvals", "list", "--user", "ada", "--json").stdout)
+    listed = run("approvals", "list")
+    [approval] = json.loads(run("approvals", "list", "--user", "ada", "--json").stdout)
 
-    assert told.exit_code == 0, told.stderr
-    assert "$1.25" in told.stdout
-    assert (one["task_id"], one["budget"], one["limit_usd"]) == (asking, "task", 1.0)
+    assert listed.exit_code == 0, listed.stderr
+    assert "$1.25" in listed.stdout
+    assert (approval["task_id"], approval["budget"], approval["limit_usd"]) == (asking, "task", 1.0)
     assert json.loads(run("approvals", "list", "--user", "bob", "--json").stdout) == []
     assert "No task waits for a higher budget." in run("approvals", "list", "--user", "bob").stderr
 
@@ -126,7 +126,7 @@ def test_notices_are_listed(deployment: Deployment) -> None:
     user = deployment.user(name="cyd", monthly_agent_hours_limit=10)
     adjust_hours(deployment.app, user, 8, note="test")
 
-    told = json.loads(run("user", "notices", "cyd", "--json").stdout)
+    listed = json.loads(run("user", "notices", "cyd", "--json").stdout)
 
-    assert [one["kind"] for one in told] == ["usage.80", "usage.50"]
+    assert [item["kind"] for item in listed] == ["usage.80", "usage.50"]
     assert "usage.80" in run("user", "notices", "cyd").stdout

@@ -41,12 +41,12 @@ def person(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(output, "is_terminal", lambda stream: stream is not sys.stdout)
 
 
-def run(*words: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(app, ("bulk", *words), input=given, prog_name="overnight")
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, ("bulk", *arguments), input=stdin, prog_name="overnight")
 
 
-def read(*words: str) -> Any:
-    shown = run(*words, "--json")
+def read(*arguments: str) -> Any:
+    shown = run(*arguments, "--json")
     assert shown.exit_code == 0, shown.stderr
     return json.loads(shown.stdout)
 
@@ -85,12 +85,12 @@ def test_a_preview_shows_the_count_and_changes_nothing(api_user: ApiUser) -> Non
 def test_failed_tasks_are_retried_without_confirmation(api_user: ApiUser) -> None:
     failed = dead(api_user)
 
-    told = read("retry", "--state", "failed", "--yes")
+    retried = read("retry", "--state", "failed", "--yes")
 
-    assert told["preview"]["applies"] == 1
-    assert (told["operation"]["state"], told["operation"]["changed"]) == ("completed", 1)
+    assert retried["preview"]["applies"] == 1
+    assert (retried["operation"]["state"], retried["operation"]["changed"]) == ("completed", 1)
     assert state(api_user, failed) == "ready"
-    plain = run("show", told["operation"]["id"][-6:])
+    plain = run("show", retried["operation"]["id"][-6:])
     assert "1 of 1" in plain.stdout
     assert "status=failed" in plain.stdout
 
@@ -100,7 +100,7 @@ def test_failed_tasks_are_retried_without_confirmation(api_user: ApiUser) -> Non
 def test_a_terminal_asks_for_confirmation(api_user: ApiUser, answer: str, code: Code) -> None:
     task = api_user.created(title="late", priority=4)["id"]
 
-    shown = run("reprioritise", "--title", "LATE", "--priority", "2", given=answer)
+    shown = run("reprioritise", "--title", "LATE", "--priority", "2", stdin=answer)
 
     assert shown.exit_code == code, shown.stderr
     assert "1 task matches, reprioritise applies to 1." in shown.stderr

@@ -40,18 +40,18 @@ def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch)
     api_user.take_commands(monkeypatch)
 
 
-def run(*words: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(app, words, input=given, prog_name="overnight")
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin, prog_name="overnight")
 
 
-def read(*words: str, given: str | None = None) -> Any:
-    shown = run(*words, "--json", given=given)
+def read(*arguments: str, stdin: str | None = None) -> Any:
+    shown = run(*arguments, "--json", stdin=stdin)
     assert shown.exit_code == 0, shown.stderr
     return json.loads(shown.stdout)
 
 
 def queued(text: str = GRAPH) -> dict[str, Any]:
-    [dag] = read("batch", "-", given=text)["dags"]
+    [dag] = read("batch", "-", stdin=text)["dags"]
     shown: dict[str, Any] = dag
     return shown
 
@@ -78,9 +78,9 @@ def test_a_file_is_submitted_graph_by_graph(api_user: ApiUser, tmp_path: Path) -
 
 
 def test_json_from_stdin_prints_one_document() -> None:
-    asked = json.dumps({"title": "g", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]})
+    document = json.dumps({"title": "g", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]})
 
-    answer = read("batch", "-", given=asked)
+    answer = read("batch", "-", stdin=document)
 
     assert answer["tasks"] == []
     assert answer["dags"][0]["critical_path"] == {"tasks": ["a", "b"], "weight": 2}
@@ -101,7 +101,7 @@ def test_errors_name_file_line_and_field_and_nothing_is_submitted(
 
 
 def test_several_errors_are_printed_one_per_line() -> None:
-    shown = run("batch", "-", given="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
+    shown = run("batch", "-", stdin="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
 
     assert shown.exit_code == Code.USAGE
     first, second, last = shown.stderr.splitlines()
@@ -111,23 +111,23 @@ def test_several_errors_are_printed_one_per_line() -> None:
 
 
 def test_json_output_contains_the_errors() -> None:
-    shown = run("batch", "-", "--json", given="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
-    unreadable = run("batch", "-", "--json", given="a: [")
+    shown = run("batch", "-", "--json", stdin="- title: a\n  priority: 9\n- title: b\n  odd: 1\n")
+    unreadable = run("batch", "-", "--json", stdin="a: [")
 
-    told = json.loads(shown.stderr)["error"]
-    assert told["message"] == "stdin has 2 faults; nothing was submitted"
-    assert [(one["file"], one["line"], one["field"]) for one in told["faults"]] == [
+    error = json.loads(shown.stderr)["error"]
+    assert error["message"] == "stdin has 2 faults; nothing was submitted"
+    assert [(fault["file"], fault["line"], fault["field"]) for fault in error["faults"]] == [
         ("stdin", 2, "0.priority"),
         ("stdin", 4, "1.odd"),
     ]
-    assert all(one["message"] and one["legal"] for one in told["faults"])
+    assert all(fault["message"] and fault["legal"] for fault in error["faults"])
     assert len(json.loads(unreadable.stderr)["error"]["faults"]) == 1
 
 
 def test_json_output_lists_graphs_submitted_before_a_limit(api_user: ApiUser) -> None:
     api_user.deployment.run("UPDATE users SET max_pending = 4")
 
-    shown = run("batch", "-", "--json", given=f"{GRAPH}---\n{GRAPH}")
+    shown = run("batch", "-", "--json", stdin=f"{GRAPH}---\n{GRAPH}")
 
     assert len(json.loads(shown.stdout)["dags"]) == 1
     assert json.loads(shown.stderr)["error"]["code"] == "TOO_MANY_PENDING"
@@ -136,7 +136,7 @@ def test_json_output_lists_graphs_submitted_before_a_limit(api_user: ApiUser) ->
 def test_a_limit_reached_halfway_lists_the_submitted_graphs(api_user: ApiUser) -> None:
     api_user.deployment.run("UPDATE users SET max_pending = 3 WHERE id = :id", id=api_user.user)
 
-    shown = run("batch", "-", given=f"{GRAPH}---\n{GRAPH}")
+    shown = run("batch", "-", stdin=f"{GRAPH}---\n{GRAPH}")
 
     assert shown.exit_code == Code.LIMITED
     assert "1 of 2 were submitted before the failure:" in shown.stderr
@@ -149,7 +149,7 @@ def test_an_error_of_the_service_names_the_line_too(api_user: ApiUser) -> None:
         "UPDATE users SET max_tasks_per_dag = 2 WHERE id = :id", id=api_user.user
     )
 
-    shown = run("batch", "-", given=GRAPH)
+    shown = run("batch", "-", stdin=GRAPH)
 
     assert shown.exit_code == Code.USAGE
     assert "stdin:3: tasks: " in shown.stderr
@@ -157,7 +157,7 @@ def test_an_error_of_the_service_names_the_line_too(api_user: ApiUser) -> None:
 
 
 def test_a_dry_run_submits_nothing(api_user: ApiUser) -> None:
-    shown = run("batch", "-", "--dry-run", "--by", "2999-01-01T00:00Z", given=GRAPH)
+    shown = run("batch", "-", "--dry-run", "--by", "2999-01-01T00:00Z", stdin=GRAPH)
 
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.startswith("a page: 3 of 3 will have ended by 2999-01-01")
@@ -166,7 +166,7 @@ def test_a_dry_run_submits_nothing(api_user: ApiUser) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "expected"),
     [
         (["batch"], "FILE is missing"),
         (["batch", "x", "--dry-run", "--wait"], "exclude each other"),
@@ -177,11 +177,11 @@ def test_a_dry_run_submits_nothing(api_user: ApiUser) -> None:
         (["dag", "graph", "x", "-o", "x"], "Use one of .svg, .dot, .gv, .mmd"),
     ],
 )
-def test_wrong_usage_prints_one_line(words: list[str], told: str) -> None:
-    shown = run(*words)
+def test_wrong_usage_prints_one_line(arguments: list[str], expected: str) -> None:
+    shown = run(*arguments)
 
     assert shown.exit_code == Code.USAGE
-    assert told in shown.stderr
+    assert expected in shown.stderr
 
 
 def test_the_schema_is_printed_without_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +202,7 @@ def test_wait_ends_with_the_last_graph_and_exits_with_the_worst_state(
     monkeypatch.setattr("overnight.Client", lambda *_, **__: api_user.client(sleep=end_all))
     monkeypatch.setattr("overnight.client.calls.MAX_HOLD_SECONDS", 0)
 
-    shown = run("batch", "-", "--wait", given=GRAPH)
+    shown = run("batch", "-", "--wait", stdin=GRAPH)
 
     assert shown.exit_code == Code.ENDED_BADLY
     assert "failed" in shown.stdout
@@ -217,17 +217,17 @@ def test_a_wait_that_loses_the_server_prints_the_ids(
 
     monkeypatch.setattr("overnight.client.dags.long_poll", away)
 
-    shown = run("batch", "-", "--wait", "--json", given=GRAPH)
+    shown = run("batch", "-", "--wait", "--json", stdin=GRAPH)
 
     [dag] = read("dag", "list")
-    told = json.loads(shown.stderr)["error"]
-    assert (shown.exit_code, told["message"]) == (Code.FAILED, "no answer")
+    error = json.loads(shown.stderr)["error"]
+    assert (shown.exit_code, error["message"]) == (Code.FAILED, "no answer")
     advice = f"{dag['id']} is still in progress; continue waiting with `overnight dag show"
-    assert told["hint"].startswith(advice)
+    assert error["hint"].startswith(advice)
 
 
 def test_a_wait_that_times_out_lists_the_unfinished_graphs() -> None:
-    shown = run("batch", "-", "--wait", "--wait-timeout", "1", given=f"{GRAPH}---\n{GRAPH}")
+    shown = run("batch", "-", "--wait", "--wait-timeout", "1", stdin=f"{GRAPH}---\n{GRAPH}")
 
     assert shown.exit_code == Code.WAITED_IN_VAIN
     for dag in read("dag", "list"):
@@ -335,11 +335,11 @@ def test_a_task_joins_a_graph_by_any_part_of_its_id() -> None:
     assert task["dag_id"] == dag["id"]
 
 
-@pytest.mark.parametrize("named", ["nothing", "", "dag_01J8K0000000000000000000ZZ"])
-def test_the_error_for_a_graph_that_cannot_be_joined_names_the_option(named: str) -> None:
+@pytest.mark.parametrize("name", ["nothing", "", "dag_01J8K0000000000000000000ZZ"])
+def test_the_error_for_a_graph_that_cannot_be_joined_names_the_option(name: str) -> None:
     queued()
 
-    refused = run("add", "one more", "--dag", named)
+    refused = run("add", "one more", "--dag", name)
 
     assert refused.exit_code in (Code.FAILED, Code.USAGE)
     assert refused.stderr.startswith("Error: --dag: ")
@@ -365,25 +365,27 @@ def test_a_trigger_is_added_listed_and_removed(tmp_path: Path) -> None:
     assert added.stdout.startswith("trigger_"), added.stderr
     assert added.stderr == f"'tell' will be submitted when {dag['id']} is finished.\n"
     _, line = listed.stdout.splitlines()
-    words = [added.stdout.strip(), dag["id"], "finished", "waiting", "1", "tell"]
-    assert line.split() == words
+    fields = [added.stdout.strip(), dag["id"], "finished", "waiting", "1", "tell"]
+    assert line.split() == fields
     assert removed.stdout == f"{added.stdout.strip()} removed\n", removed.stderr
     assert read("trigger", "list")[0]["dropped_at"] is not None
     assert " removed " in run("trigger", "list").stdout
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "told"),
+    ("text", "arguments", "expected"),
     [
         (GRAPH, ["--when", "ended"], "--when: 'ended' is not a condition"),
         (f"{GRAPH}---\n{GRAPH}", [], "stdin holds 2 graphs and 0 tasks"),
         ("title: alone\n", [], "stdin holds 0 graphs and 1 task"),
     ],
 )
-def test_a_trigger_with_an_invalid_graph_is_refused(text: str, words: list[str], told: str) -> None:
+def test_a_trigger_with_an_invalid_graph_is_refused(
+    text: str, arguments: list[str], expected: str
+) -> None:
     dag = queued()
 
-    shown = run("trigger", "add", dag["id"], "-", *words, given=text)
+    shown = run("trigger", "add", dag["id"], "-", *arguments, stdin=text)
 
     assert shown.exit_code == Code.USAGE
-    assert told in shown.stderr
+    assert expected in shown.stderr

@@ -39,8 +39,8 @@ def place(
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
 
 
-def run(*words: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(app, words, input=given, prog_name="overnight")
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin, prog_name="overnight")
 
 
 def band(first: int) -> dict[str, str]:
@@ -102,8 +102,14 @@ def test_a_forecast_without_a_task_lists_the_next_tasks(service: Service) -> Non
 
 
 def test_a_task_without_obstacles_starts_next(service: Service) -> None:
-    told = {"id": ALPHA, "state": "ready", "queue_position": 1, "starts_next": True, "reasons": []}
-    service.on(f"GET /api/v1/tasks/{ALPHA}/explain", (200, told | {"made_at": AT.format(0)}))
+    fields = {
+        "id": ALPHA,
+        "state": "ready",
+        "queue_position": 1,
+        "starts_next": True,
+        "reasons": [],
+    }
+    service.on(f"GET /api/v1/tasks/{ALPHA}/explain", (200, fields | {"made_at": AT.format(0)}))
 
     shown = run("explain", ALPHA)
     document = json.loads(run("explain", ALPHA, "--json").stdout)
@@ -133,7 +139,7 @@ def test_a_plan_reports_in_one_line_how_many_tasks_finish_in_time(
 def test_a_plan_without_an_instant_reports_when_all_tasks_finish(service: Service) -> None:
     service.on("POST /api/v1/plan", (200, planned(by_at=None, sure=None, likely=None)))
 
-    shown = run("plan", "-", given=json.dumps(BATCH))
+    shown = run("plan", "-", stdin=json.dumps(BATCH))
 
     assert shown.stdout.splitlines()[-1] == (
         "All 2 tasks will probably have ended by 2030-01-31 04:00:00Z,"
@@ -151,8 +157,8 @@ def test_a_plan_without_an_instant_reports_when_all_tasks_finish(service: Servic
 def test_a_plan_takes_the_files_that_a_batch_takes(service: Service, text: str) -> None:
     service.on("POST /api/v1/dags/plan", (200, planned()))
 
-    shown = run("plan", "-", given=text)
-    document = json.loads(run("plan", "-", "--json", given=text).stdout)
+    shown = run("plan", "-", stdin=text)
+    document = json.loads(run("plan", "-", "--json", stdin=text).stdout)
 
     assert shown.exit_code == 0, shown.stderr
     assert "1 of 2 will have ended by" in shown.stdout
@@ -164,15 +170,15 @@ def test_every_part_of_a_file_is_planned(service: Service) -> None:
     service.on("POST /api/v1/plan", (200, planned(tasks=1)))
     text = "- title: a\n- {title: a page, tasks: [{name: a}]}\n"
 
-    shown = run("plan", "-", given=text).stdout.splitlines()
-    documents = json.loads(run("plan", "-", "--json", given=text).stdout)
+    shown = run("plan", "-", stdin=text).stdout.splitlines()
+    documents = json.loads(run("plan", "-", "--json", stdin=text).stdout)
 
     assert {"a page:", "stdin, single tasks:"} <= set(shown)
-    assert [one["title"] for one in documents] == ["a page", "stdin, single tasks"]
+    assert [entry["title"] for entry in documents] == ["a page", "stdin, single tasks"]
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("value", "expected"),
     [
         ("no JSON", "is neither a task nor a graph"),
         ("{}", "title: is missing"),
@@ -183,11 +189,11 @@ def test_every_part_of_a_file_is_planned(service: Service) -> None:
         ('{"tasks": [], "edges": [1]}', "The batch is neither"),
     ],
 )
-def test_an_invalid_batch_is_a_usage_error(given: str, told: str) -> None:
-    refused = run("plan", "-", given=given)
+def test_an_invalid_batch_is_a_usage_error(value: str, expected: str) -> None:
+    refused = run("plan", "-", stdin=value)
 
     assert refused.exit_code == Code.USAGE
-    assert told in refused.stderr
+    assert expected in refused.stderr
 
 
 def test_an_instant_is_a_time_of_day_or_a_full_timestamp() -> None:

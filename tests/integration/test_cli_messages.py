@@ -23,28 +23,28 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
         yield served
 
 
-@pytest.mark.parametrize("given", ["", "  \n"])
-def test_the_error_for_an_empty_prompt_names_the_argument(given: str) -> None:
-    refused = run("queue", given)
+@pytest.mark.parametrize("value", ["", "  \n"])
+def test_the_error_for_an_empty_prompt_names_the_argument(value: str) -> None:
+    refused = run("queue", value)
 
     assert refused.exit_code == Code.USAGE
     assert refused.stderr.startswith("Error: PROMPT is empty.\n")
 
 
 @pytest.mark.parametrize(
-    "words",
+    "arguments",
     [("add", "x", "--deadline", "8x"), ("bulk", "retry", "--created-after", "8x")],
 )
-def test_the_error_for_an_invalid_instant_lists_the_formats(words: tuple[str, ...]) -> None:
-    refused = run(*words)
+def test_the_error_for_an_invalid_instant_lists_the_formats(arguments: tuple[str, ...]) -> None:
+    refused = run(*arguments)
 
     assert refused.exit_code == Code.USAGE
-    said = " ".join(refused.stderr.split())
-    assert "'8x' is not an instant; write 8h, 07:00 or 2030-01-31T07:00Z" in said
+    message = " ".join(refused.stderr.split())
+    assert "'8x' is not an instant; write 8h, 07:00 or 2030-01-31T07:00Z" in message
 
 
 @pytest.mark.parametrize(
-    ("words", "route", "has_tasks"),
+    ("arguments", "route", "has_tasks"),
     [
         (("bulk", "show", "nothing"), "bulk", False),
         (("trigger", "remove", "nothing"), "triggers", False),
@@ -52,12 +52,12 @@ def test_the_error_for_an_invalid_instant_lists_the_formats(words: tuple[str, ..
     ],
 )
 def test_only_messages_about_tasks_mention_graphs(
-    service: Service, words: tuple[str, ...], route: str, *, has_tasks: bool
+    service: Service, arguments: tuple[str, ...], route: str, *, has_tasks: bool
 ) -> None:
     for path in (f"GET /api/v1/{route}", f"GET /api/v1/tasks/{route}"):
         service.on(path, (200, []))
 
-    refused = run(*words)
+    refused = run(*arguments)
 
     assert "Write the whole id for an older one" in refused.stderr
     assert ("GRAPH/TASK" in refused.stderr) == has_tasks

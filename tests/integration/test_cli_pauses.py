@@ -18,17 +18,17 @@ pytestmark = pytest.mark.usefixtures("admins_place")
 def test_a_window_is_set_shown_and_removed() -> None:
     run("user", "add", "ada")
 
-    given = run("user", "window", "ada", *BERLIN, "--at-closing", "stop")
-    looked = run("user", "window", "ada")
+    changed = run("user", "window", "ada", *BERLIN, "--at-closing", "stop")
+    shown = run("user", "window", "ada")
     listed = run("user", "list")
     as_json = json.loads(run("user", "list", "--json").stdout)[0]["window"]
     taken = run("user", "window", "ada", "--off", "--json")
 
-    assert given.exit_code == 0, given.stderr
-    assert given.stdout == "Tasks of ada start 22:00-06:00 Europe/Berlin; at closing: stop.\n"
+    assert changed.exit_code == 0, changed.stderr
+    assert changed.stdout == "Tasks of ada start 22:00-06:00 Europe/Berlin; at closing: stop.\n"
     assert "22:00-06:00 Europe/Berlin" in listed.stdout
     assert max(map(len, listed.stdout.splitlines())) < 80
-    assert looked.stdout == given.stdout
+    assert shown.stdout == changed.stdout
     assert (as_json["zone"], as_json["opens"], as_json["at_closing"]) == (
         "Europe/Berlin",
         "22:00",
@@ -39,7 +39,7 @@ def test_a_window_is_set_shown_and_removed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "expected"),
     [
         (("--zone", "Mars/Phobos", "--from", "22:00", "--to", "06:00"), "IANA"),
         (("--zone", "UTC", "--from", "ten", "--to", "06:00"), "HH:MM"),
@@ -51,14 +51,14 @@ def test_a_window_is_set_shown_and_removed() -> None:
     ],
 )
 def test_a_wrong_window_is_refused_with_the_allowed_values(
-    arguments: tuple[str, ...], word: str
+    arguments: tuple[str, ...], expected: str
 ) -> None:
     run("user", "add", "ada")
 
     refused = run("user", "window", "ada", *arguments)
 
     assert refused.exit_code == Code.USAGE
-    assert word in refused.stderr
+    assert expected in refused.stderr
 
 
 def test_a_window_for_an_unknown_user_is_refused() -> None:
@@ -69,7 +69,7 @@ def test_a_window_for_an_unknown_user_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (("--user", "ada"), "user ada"),
         (("--pool", "default"), "pool default"),
@@ -77,7 +77,7 @@ def test_a_window_for_an_unknown_user_is_refused() -> None:
     ],
 )
 def test_a_pause_is_listed_until_it_is_resumed(
-    deployment: Deployment, arguments: tuple[str, ...], said: str
+    deployment: Deployment, arguments: tuple[str, ...], expected: str
 ) -> None:
     deployment.user(name="ada")
     deployment.agent()
@@ -89,12 +89,12 @@ def test_a_pause_is_listed_until_it_is_resumed(
     resumed = run("resume", *arguments, "--json")
     twice = run("resume", *arguments)
 
-    assert paused.stdout == f"Paused {said}.\n", paused.stderr
-    assert (again.exit_code, again.stderr) == (0, f"{said} was already paused.\n")
-    assert [one["note"] for one in listed] == ["the disk is full"]
+    assert paused.stdout == f"Paused {expected}.\n", paused.stderr
+    assert (again.exit_code, again.stderr) == (0, f"{expected} was already paused.\n")
+    assert [item["note"] for item in listed] == ["the disk is full"]
     assert "the disk is full" in shown
     assert json.loads(resumed.stdout)["changed"] is True
-    assert (twice.exit_code, twice.stderr) == (0, f"{said} was not paused.\n")
+    assert (twice.exit_code, twice.stderr) == (0, f"{expected} was not paused.\n")
     assert "Nothing is paused." in run("pause").stderr
 
 
@@ -128,7 +128,9 @@ def test_a_worker_is_listed_and_drained(deployment: Deployment) -> None:
     assert line.split()[:2] == [AGENT, "worker"]
     assert "active" in before
     assert json.loads(drained.stdout) == {"worker": AGENT, "status": "draining"}
-    assert [(one["slots"], one["busy"], one["status"]) for one in after] == [(4, 0, "draining")]
+    assert [(worker["slots"], worker["busy"], worker["status"]) for worker in after] == [
+        (4, 0, "draining")
+    ]
     assert undone.stdout == f"{AGENT} is active.\n"
 
 

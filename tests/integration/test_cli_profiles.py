@@ -115,8 +115,8 @@ def test_a_key_file_is_stored_as_an_absolute_path(
     service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "work.key").write_text("work-key\n", encoding="utf-8")
-    words = ("--url", service.url, "--api-key-file", "work.key", "--default")
-    assert run("profile", "add", "work", *words).exit_code == 0
+    options = ("--url", service.url, "--api-key-file", "work.key", "--default")
+    assert run("profile", "add", "work", *options).exit_code == 0
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
 

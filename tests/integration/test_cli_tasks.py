@@ -40,12 +40,12 @@ def connected(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("OVERNIGHT_API_KEY", KEY)
 
 
-def run(*arguments: str, given: str | None = None) -> Result:
-    return CliRunner().invoke(app, arguments, input=given, prog_name="overnight")
+def run(*arguments: str, stdin: str | None = None) -> Result:
+    return CliRunner().invoke(app, arguments, input=stdin, prog_name="overnight")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "word"),
+    ("arguments", "expected"),
     [
         (("--priority", "1", "--priority-score", "7"), "exclude each other"),
         (("--deadline", "2020-01-31T07:00Z"), "in the past"),
@@ -54,11 +54,11 @@ def run(*arguments: str, given: str | None = None) -> Result:
         (("--timeout", "0s"), "too short; the shortest duration is 1s"),
     ],
 )
-def test_add_refuses_invalid_options(arguments: tuple[str, ...], word: str) -> None:
+def test_add_refuses_invalid_options(arguments: tuple[str, ...], expected: str) -> None:
     refused = run("add", "say hello", *arguments)
 
     assert refused.exit_code == Code.USAGE
-    assert word in " ".join(refused.stderr.split())
+    assert expected in " ".join(refused.stderr.split())
 
 
 def test_get_shows_the_timeout_in_force_the_deadline_and_the_estimate(service: Service) -> None:
@@ -162,7 +162,7 @@ def test_a_prompt_without_title_is_titled_by_its_beginning(service: Service) -> 
 def test_a_payload_may_come_from_stdin(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
-    added = run("add", "say hello", "--payload", "-", given='{"from": "stdin"}')
+    added = run("add", "say hello", "--payload", "-", stdin='{"from": "stdin"}')
 
     assert added.exit_code == 0, added.stderr
     assert service.asked[0][2]["payload"] == {"from": "stdin"}
@@ -393,17 +393,17 @@ def test_an_unknown_task_exits_1() -> None:
 
 @pytest.mark.parametrize("command", ["cancel", "queue-cancel"])
 @pytest.mark.parametrize(
-    ("state", "words"), [("cancelled", "cancelled"), ("running", "told to stop")]
+    ("state", "expected"), [("cancelled", "cancelled"), ("running", "told to stop")]
 )
 def test_cancel_prints_the_resulting_state(
-    service: Service, command: str, state: str, words: str
+    service: Service, command: str, state: str, expected: str
 ) -> None:
     service.on(f"DELETE /api/v1/tasks/{ALPHA}", (200, {"cancelled": True, "state": state}))
 
     cancelled = run(command, ALPHA)
 
     assert cancelled.exit_code == 0
-    assert words in cancelled.stdout
+    assert expected in cancelled.stdout
 
 
 def test_limits_and_queue_status_show_the_usage(service: Service) -> None:
@@ -437,10 +437,16 @@ def test_limits_and_queue_status_show_the_usage(service: Service) -> None:
     service.on("GET /api/v1/tasks/queue-status", (200, status))
 
     shown = run("limits").stdout
-    for said in ("12.50 of 100", "1.50 by running tasks", "new tasks wait", "5 of 50", "(stop)"):
-        assert said in shown
-    for said in ("$4.00", "$1.25", "$2.00 after reservations", "2026-11-17 00:00:00Z"):
-        assert said in shown
+    for expected in (
+        "12.50 of 100",
+        "1.50 by running tasks",
+        "new tasks wait",
+        "5 of 50",
+        "(stop)",
+    ):
+        assert expected in shown
+    for expected in ("$4.00", "$1.25", "$2.00 after reservations", "2026-11-17 00:00:00Z"):
+        assert expected in shown
     assert "2 of 3" in run("queue-status").stdout
     assert "no limit" in run("queue-status").stdout
     assert "everything is paused" in run("queue-status").stdout

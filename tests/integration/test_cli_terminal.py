@@ -71,10 +71,10 @@ def test_an_interrupted_wait_for_a_batch_lists_unfinished_graphs(service: Servic
     )
 
     waiting.send_signal(signal.SIGINT)
-    said = waiting.communicate(timeout=30)[1].decode()
+    stderr = waiting.communicate(timeout=30)[1].decode()
 
     assert waiting.returncode == Code.INTERRUPTED
-    assert said == (
+    assert stderr == (
         f"{BETA} is still in progress; continue waiting with `overnight wait {BETA}`.\n"
     )
 
@@ -161,7 +161,7 @@ def test_a_terminal_shows_the_states_of_a_waited_task(service: Service) -> None:
 @pytest.mark.parametrize("arguments", [("add", "caf\udce9"), ("user", "add", "caf\udce9")])
 def test_an_argument_that_is_not_utf8_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
     process = start(*arguments, stderr=subprocess.PIPE)
-    said = process.communicate(timeout=60)[1].decode()
+    stderr = process.communicate(timeout=60)[1].decode()
 
-    assert (process.returncode, said.count("\n")) == (Code.USAGE, 2)
-    assert "'caf\\udce9' is not valid UTF-8" in said
+    assert (process.returncode, stderr.count("\n")) == (Code.USAGE, 2)
+    assert "'caf\\udce9' is not valid UTF-8" in stderr

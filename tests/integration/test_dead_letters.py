@@ -70,7 +70,7 @@ def test_a_retry_revives_every_dependent_that_the_dead_letter_cancelled(
 
     retry(deployment.app, root, actor=ADA)
 
-    assert [deployment.state(one) for one in (root, child, grandchild)] == [
+    assert [deployment.state(task_id) for task_id in (root, child, grandchild)] == [
         "ready",
         "pending",
         "pending",
@@ -102,9 +102,9 @@ def test_a_child_of_two_dead_lettered_parents_waits_until_both_are_retried(
     _kill(deployment, left, right)
 
     retry(deployment.app, left, actor=ADA)
-    after_one = [deployment.state(one) for one in (left, child, grandchild)]
+    after_one = [deployment.state(task_id) for task_id in (left, child, grandchild)]
     retry(deployment.app, right, actor=ADA)
-    after_both = [deployment.state(one) for one in (right, child, grandchild)]
+    after_both = [deployment.state(task_id) for task_id in (right, child, grandchild)]
 
     assert after_one == ["ready", "cancelled", "cancelled"]
     assert after_both == ["ready", "pending", "pending"]
@@ -119,7 +119,7 @@ def test_a_retry_does_not_revive_a_task_that_its_owner_cancelled(deployment: Dep
 
     retry(deployment.app, root, actor=ADA)
 
-    states = [deployment.state(one) for one in (root, unwanted, below, wanted)]
+    states = [deployment.state(task_id) for task_id in (root, unwanted, below, wanted)]
     assert states == ["ready", "cancelled", "cancelled", "pending"]
 
 
@@ -191,7 +191,7 @@ def test_dead_letters_are_listed_newest_first_and_resolved_ones_on_request(
     discard(deployment.app, first.claim.task_id, actor=ADA)
 
     def listed(**wanted: object) -> list[str]:
-        return [one.task_id for one in list_dead_letters(deployment.app, **wanted)]  # type: ignore[arg-type]
+        return [letter.task_id for letter in list_dead_letters(deployment.app, **wanted)]  # type: ignore[arg-type]
 
     shown_first, shown_second = show_task(first.claim.task_id), show_task(second.claim.task_id)
     assert listed() == [shown_second]

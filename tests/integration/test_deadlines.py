@@ -104,7 +104,7 @@ def test_dependents_of_a_late_task_are_cancelled(noon: Deployment) -> None:
 
     dead_letter_passed(noon.dispatcher)
 
-    rows = [noon.row(one.task_id) for one in made]
+    rows = [noon.row(submitted.task_id) for submitted in made]
     assert [row["state"] for row in rows] == ["dead_lettered", "cancelled", "cancelled"]
     assert [row["failure_reason"] for row in rows[1:]] == ["upstream_failed"] * 2
     assert noon.one("SELECT status FROM dags")["status"] == "failed"

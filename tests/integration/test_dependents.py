@@ -65,7 +65,7 @@ def test_a_fan_in_task_starts_after_all_parents(deployment: Deployment) -> None:
             assert middle_run is not None
             deployment.settle(middle_run, Returned())
 
-    assert {deployment.state(one) for one in (*middle, last)} == {"completed"}
+    assert {deployment.state(task_id) for task_id in (*middle, last)} == {"completed"}
     dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["completed"]) == ("completed", width + 2)
     assert dag["finished_at"] is not None
@@ -74,17 +74,17 @@ def test_a_fan_in_task_starts_after_all_parents(deployment: Deployment) -> None:
 def test_a_dead_lettered_parent_cancels_all_its_dependents(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
-    root, child, grandchild, stranger = graph(deployment, user, 4, [(0, 1), (1, 2)])
+    root, child, grandchild, unrelated = graph(deployment, user, 4, [(0, 1), (1, 2)])
 
     [run] = begin(deployment, root)
     deployment.settle(run, FATAL)
 
-    below = [deployment.row(one) for one in (child, grandchild)]
+    below = [deployment.row(task_id) for task_id in (child, grandchild)]
     assert [row["state"] for row in below] == ["cancelled", "cancelled"]
     assert {row["failure_reason"] for row in below} == {"upstream_failed"}
-    assert deployment.state(stranger) == "ready"
+    assert deployment.state(unrelated) == "ready"
     assert deployment.lane(user)["waiting"] == 1
-    [run] = begin(deployment, stranger)
+    [run] = begin(deployment, unrelated)
     deployment.settle(run, Returned())
     dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["dead"], dag["cancelled"]) == ("failed", 1, 2)

@@ -78,7 +78,7 @@ def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
     assert read(api_user, task["id"]) == task
 
     work = agent.work()
-    assert [one["id"] for one in api_user.ask("GET", f"{TASKS}?status=claimed").json()] == [
+    assert [item["id"] for item in api_user.ask("GET", f"{TASKS}?status=claimed").json()] == [
         task["id"]
     ]
     agent.report(work, "start")
@@ -114,9 +114,9 @@ def test_a_failed_result_fails_the_task_and_says_why(api_user: ApiUser) -> None:
     agent = register_agent(api_user)
     task = create(api_user, max_attempts=1)
 
-    told = agent.report(agent.begin(), "complete", status="failed", error="no network")
+    reported = agent.report(agent.begin(), "complete", status="failed", error="no network")
 
-    assert (told.status_code, told.json()) == (200, {"ok": True})
+    assert (reported.status_code, reported.json()) == (200, {"ok": True})
     failed = read(api_user, task["id"])
     assert (failed["status"], failed["failure_reason"]) == ("failed", "error")
     assert failed["error"] == "no network"
@@ -242,15 +242,15 @@ def test_tasks_of_other_users_are_not_accessible(api_user: ApiUser) -> None:
     for method, path in (("GET", ""), ("POST", "/cancel")):
         assert code(other.ask(method, f"{QUEUE}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
     # The report of a run is for whoever holds the claim, and opened by no user's key.
-    told = api_user.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
-    assert told.status_code == 401
+    reported = api_user.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
+    assert reported.status_code == 401
     for path in (TASKS, f"{TASKS}/queue-status", LIMITS, QUEUE, "/status"):
         assert api_user.http.get(path).status_code == 401
 
 
 def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
     agent = register_agent(api_user)
-    asked = {
+    request = {
         "prompt": "Perform nightly maintenance...",
         "model": "sonnet",
         "timeout_seconds": 1800,
@@ -262,7 +262,7 @@ def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
         "source_job": "nightly-maintenance",
     }
 
-    answer = api_user.ask("POST", f"{QUEUE}/task", json=asked)
+    answer = api_user.ask("POST", f"{QUEUE}/task", json=request)
 
     assert answer.status_code == 201
     accepted = answer.json()
@@ -270,7 +270,7 @@ def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
     assert accepted == {"queue_id": queue_id, "position": 1, "state": "pending"}
     entry = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
     assert set(entry) >= ENTRY_FIELDS
-    assert asked.items() <= entry.items()
+    assert request.items() <= entry.items()
     assert (entry["state"], entry["position"], entry["attempts"]) == ("pending", 1, 0)
     assert (entry["task_id"], entry["agent_url"], entry["dispatched_at"]) == (None, None, None)
 
@@ -305,16 +305,16 @@ def test_the_queue_is_first_in_first_out_and_outlives_the_process(
 ) -> None:
     with serve_api(deployment, database_url) as before:
         ids = [
-            before.ask("POST", f"{QUEUE}/task", json={"prompt": word}).json()["queue_id"]
-            for word in ("first", "second", "third")
+            before.ask("POST", f"{QUEUE}/task", json={"prompt": prompt}).json()["queue_id"]
+            for prompt in ("first", "second", "third")
         ]
     with serve_api(deployment, database_url) as after:
         after.headers = before.headers
         shown = after.ask("GET", QUEUE).json()
 
         assert shown["depth"] == 3
-        assert [one["queue_id"] for one in shown["tasks"]] == ids
-        assert [one["position"] for one in shown["tasks"]] == [1, 2, 3]
+        assert [task["queue_id"] for task in shown["tasks"]] == ids
+        assert [task["position"] for task in shown["tasks"]] == [1, 2, 3]
 
 
 def test_a_full_queue_is_refused_with_the_message_of_the_design(
@@ -364,13 +364,17 @@ def test_the_queue_commands_submit_show_and_cancel(
 
         queued = run("queue", "Task prompt here", "--model", "sonnet", "--timeout", "30m")
         queue_id = queued.stdout.strip()
-        one = json.loads(run("queue-status", queue_id, "--json").stdout)
+        entry = json.loads(run("queue-status", queue_id, "--json").stdout)
         whole = json.loads(run("queue-status", "--json").stdout)
         full = run("queue", "one too many")
         cancelled = run("queue-cancel", queue_id)
 
-    assert (one["queue_id"], one["status"], one["timeout_seconds"]) == (queue_id, "pending", 1800)
-    assert one["source"] == "cli"
+    assert (entry["queue_id"], entry["status"], entry["timeout_seconds"]) == (
+        queue_id,
+        "pending",
+        1800,
+    )
+    assert entry["source"] == "cli"
     assert whole["pending"] == 1
     assert full.exit_code != 0
     assert full.stderr.splitlines()[0] == "Error: queue is at capacity (1 tasks)"

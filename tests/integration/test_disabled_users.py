@@ -75,7 +75,7 @@ def test_a_bulk_operation_of_a_disabled_user_waits_and_continues(
     disable_user(deployment.app, user)
 
     assert run_bulks(deployment.dispatcher) == 1
-    assert [deployment.state(one) for one in (task, its)] == ["ready", "cancelled"]
+    assert [deployment.state(task_id) for task_id in (task, its)] == ["ready", "cancelled"]
     assert get_operation(deployment, user, bulk_id).state == "running"
 
     enable_user(deployment.app, user)

@@ -183,8 +183,8 @@ def test_claims_are_released_when_redis_hangs_after_the_check(
         done = fill_pool(deployment.dispatcher, publisher, settings, POOL, holder="d")
 
     assert (done.sent, done.more) == (0, False)
-    assert [deployment.state(one) for one in waiting] == ["ready"] * 3
-    assert [deployment.row(one)["attempts"] for one in waiting] == [0] * 3
+    assert [deployment.state(task_id) for task_id in waiting] == ["ready"] * 3
+    assert [deployment.row(task_id)["attempts"] for task_id in waiting] == [0] * 3
     assert deployment.lane(user)["active"] == int(warm)
 
 
@@ -221,7 +221,7 @@ def test_two_dispatchers_of_one_pool_never_fill_a_slot_twice(
         queue_up(connect, rivals)
     taken: list[ClaimPass] = [rival.answer() for rival in rivals]
 
-    assert [len(one.claims) for one in taken] == [1, 0]
+    assert [len(claim_pass.claims) for claim_pass in taken] == [1, 0]
 
 
 def test_a_claim_that_waits_for_its_pool_locks_no_lane(
@@ -369,7 +369,7 @@ def _messages(redis: EmbeddedRedis, settings: Settings, queue: str) -> list[_Mes
     """Read what was sent, oldest first, without invitations to idle slots."""
     with Redis.from_url(redis.url) as client:
         raw: Any = client.lrange(f"{settings.redis_key_prefix}{queue}", 0, -1)
-    return [message for one in reversed(raw) if (message := _Message(one)).args]
+    return [message for item in reversed(raw) if (message := _Message(item)).args]
 
 
 def _comparable(written: str | bytes) -> object:

@@ -95,7 +95,7 @@ def test_a_worker_is_found_by_either_end_of_its_name(deployment: Deployment, nam
     deployment.agent(agent_id=NEW)
 
     assert drain(deployment.dispatcher, name) == OLD
-    assert {one.id: one.status for one in list_workers(deployment.app)} == {
+    assert {worker.id: worker.status for worker in list_workers(deployment.app)} == {
         OLD: "draining",
         NEW: "active",
     }
@@ -121,14 +121,14 @@ def test_workers_are_listed_with_their_running_tasks(deployment: Deployment) -> 
     [claimed] = deployment.claim().claims
     deployment.start(claimed, agent=OLD)
 
-    found = {one.id: one for one in list_workers(deployment.app)}
+    workers = {worker.id: worker for worker in list_workers(deployment.app)}
     deployment.move_clock(LIVENESS * 2)
-    later = {one.id: one.status for one in list_workers(deployment.app, liveness=LIVENESS)}
+    later = {worker.id: worker.status for worker in list_workers(deployment.app, liveness=LIVENESS)}
     retire_agents(deployment.dispatcher, silence=LIVENESS)
 
     assert deployment.state(task_id) == "running"
-    assert (found[OLD].pool, found[OLD].slots, found[OLD].busy) == (POOL, 3, 1)
-    assert (found[NEW].pool, found[NEW].slots, found[NEW].busy) == ("gpu", 2, 0)
+    assert (workers[OLD].pool, workers[OLD].slots, workers[OLD].busy) == (POOL, 3, 1)
+    assert (workers[NEW].pool, workers[NEW].slots, workers[NEW].busy) == ("gpu", 2, 0)
     assert set(later.values()) == {"silent"}
     assert list_workers(deployment.app) == []
-    assert {one.status for one in list_workers(deployment.app, offline=True)} == {"offline"}
+    assert {worker.status for worker in list_workers(deployment.app, offline=True)} == {"offline"}

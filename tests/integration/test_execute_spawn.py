@@ -57,10 +57,10 @@ def register() -> Iterator[Register]:
 def work_off(deployment: Deployment, worker: resources.WorkerResources) -> None:
     """Carry out whatever the gate gives, until it gives nothing more."""
     while claims := deployment.claim().claims:
-        for one in claims:
-            carry_out(worker, [one.claim])
-    found = violations(deployment.owner)
-    assert not found, describe_violations(found)
+        for claimed in claims:
+            carry_out(worker, [claimed.claim])
+    broken = violations(deployment.owner)
+    assert not broken, describe_violations(broken)
 
 
 def done(
@@ -84,15 +84,17 @@ def test_a_parent_ends_with_the_outputs_of_its_children(
     children = deployment.rows(
         "SELECT id, title, source, created_by FROM tasks WHERE parent_id = :id", id=row["id"]
     )
-    assert sorted(one["title"] for one in children) == ["trip 1", "trip 2", "trip 3"]
-    assert {(one["source"], one["created_by"]) for one in children} == {("agent", "agent:family")}
+    assert sorted(child["title"] for child in children) == ["trip 1", "trip 2", "trip 3"]
+    assert {(child["source"], child["created_by"]) for child in children} == {
+        ("agent", "agent:family")
+    }
     assert get_task(deployment.app, user, TaskId(children[0]["id"])).parent_id == show_task(
         row["id"]
     )
     outcomes = deployment.rows(
         "SELECT outcome FROM attempts WHERE task_id = :id ORDER BY epoch", id=row["id"]
     )
-    assert [one["outcome"] for one in outcomes] == ["suspended", "completed"]
+    assert [child["outcome"] for child in outcomes] == ["suspended", "completed"]
 
 
 def test_a_run_reads_the_outputs_of_its_parents_and_its_children(
@@ -102,7 +104,7 @@ def test_a_run_reads_the_outputs_of_its_parents_and_its_children(
         first = ctx.spawn("one", "echo", key="one", payload={"n": 1})
         last = ctx.spawn("sum", "reader", depends_on=[first], context_refs=["task:one:output"])
         ctx.wait_for(last)
-        return {"inputs": ctx.inputs, "children": [one.key for one in ctx.children]}
+        return {"inputs": ctx.inputs, "children": [child.key for child in ctx.children]}
 
     register(parent=parent, reader=lambda ctx: ctx.inputs)
 
@@ -134,13 +136,15 @@ def test_a_task_without_edges_reads_its_inputs_without_a_query(
     register(looks=lambda ctx: ctx.inputs)
     task_id = deployment.task(user, type="looks")
     [claimed] = deployment.claim().claims
-    asked: list[str] = []
-    event.listen(worker.db.engine, "before_cursor_execute", lambda *words: asked.append(words[2]))
+    queries: list[str] = []
+    event.listen(
+        worker.db.engine, "before_cursor_execute", lambda *arguments: queries.append(arguments[2])
+    )
 
     carry_out(worker, [claimed.claim])
 
     assert deployment.row(task_id)["output"] == {}
-    assert not [sql for sql in asked if "inputs_of" in sql]
+    assert not [sql for sql in queries if "inputs_of" in sql]
 
 
 @pytest.mark.parametrize(
@@ -238,11 +242,11 @@ def test_a_run_that_lost_its_claim_is_stopped_at_its_next_call(
 def test_a_task_that_is_not_a_child_cannot_be_waited_for(
     deployment: Deployment, worker: resources.WorkerResources, user: UserId, register: Register
 ) -> None:
-    stranger = show_task(deployment.task(user))
+    unrelated_task = show_task(deployment.task(user))
 
     def waits(ctx: Context) -> object:
         with pytest.raises(errors.InvalidRequest, match="was not spawned by this task"):
-            ctx.wait_for(stranger)
+            ctx.wait_for(unrelated_task)
         return "ok"
 
     register(waits=waits)

@@ -48,8 +48,8 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 def reasons(
     deployment: Deployment, user: UserId, task: UUID, claim_settings: ClaimSettings = CLAIM_SETTINGS
 ) -> dict[str, Reason]:
-    found = explain(deployment.app, user, TaskId(task), claim_settings).reasons
-    return {reason.code: reason for reason in found}
+    listed_reasons = explain(deployment.app, user, TaskId(task), claim_settings).reasons
+    return {reason.code: reason for reason in listed_reasons}
 
 
 def only(
@@ -70,7 +70,7 @@ def test_a_task_without_reasons_is_claimed_next(
     view = explain(deployment.app, user, task, CLAIM_SETTINGS)
 
     assert (view.reasons, view.starts_next, view.queue_position) == ([], True, 1)
-    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [task]
 
 
 def test_another_users_task_is_not_found(deployment: Deployment) -> None:
@@ -92,7 +92,7 @@ def test_a_dependency_names_the_tasks_it_waits_for(deployment: Deployment) -> No
 
     assert reason.code == "dependency"
     assert reason.details["unmet"] == 2
-    assert {one["id"] for one in reason.details["tasks"]} == {
+    assert {task["id"] for task in reason.details["tasks"]} == {
         show_task(first.task_id),
         show_task(second.task_id),
     }
@@ -395,7 +395,7 @@ def test_lanes_without_a_task_for_the_pool_are_not_counted_ahead(deployment: Dep
     task = deployment.task(late)
 
     assert not reasons(deployment, late, task)
-    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [task]
 
 
 def test_a_lane_that_the_pool_skips_is_reported(deployment: Deployment) -> None:
@@ -453,14 +453,14 @@ def test_only_the_owner_gets_an_explanation(api_user: ApiUser) -> None:
     task = api_user.created()
     path = f"{TASKS}/{task['id']}/explain"
 
-    told = api_user.ask("GET", path)
-    guest = api_user.guest().ask("GET", path)
+    reported = api_user.ask("GET", path)
+    refused = api_user.guest().ask("GET", path)
     unknown = api_user.ask("GET", f"{TASKS}/{show_task(uuid4())}/explain")
 
-    assert told.status_code == 200
-    assert told.json()["starts_next"] is False
-    assert [reason["code"] for reason in told.json()["reasons"]] == ["no_worker"]
-    assert (guest.status_code, unknown.status_code) == (404, 404)
+    assert reported.status_code == 200
+    assert reported.json()["starts_next"] is False
+    assert [reason["code"] for reason in reported.json()["reasons"]] == ["no_worker"]
+    assert (refused.status_code, unknown.status_code) == (404, 404)
     assert api_user.client().tasks.explain(task["id"]).reasons[0].code == "no_worker"
 
 

@@ -268,16 +268,16 @@ def _compare(deployment: Deployment, crowd: list[Person], place: Place) -> None:
     owners = _build(deployment, crowd, place, claim_settings)
 
     taken = _next_pass(deployment, claim_settings)
-    told = {
+    explanations = {
         task: explain(deployment.app, user, task, claim_settings) for task, user in owners.items()
     }
 
-    free = {task for task, view in told.items() if view.starts_next}
-    assert free == taken, _tell(told, free ^ taken)
-    alone = {task for task, view in told.items() if not _own_reasons(view)}
+    free = {task for task, view in explanations.items() if view.starts_next}
+    assert free == taken, _tell(explanations, free ^ taken)
+    alone = {task for task, view in explanations.items() if not _own_reasons(view)}
     would_run = {task for task, user in owners.items() if _goes_alone(deployment, user, task)}
-    assert alone == would_run, _tell(told, alone ^ would_run)
-    for view in told.values():
+    assert alone == would_run, _tell(explanations, alone ^ would_run)
+    for view in explanations.values():
         _check_words(view)
     assert _firsts(deployment, claim_settings) == _firsts(deployment, claim_settings, by="claim")
 
@@ -314,7 +314,7 @@ def _next_pass(deployment: Deployment, claim_settings: ClaimSettings) -> set[UUI
         claim(undone, pool, holder="nobody", claim_settings=claim_settings, limit=CLAIMS_PER_PASS)
         for pool in pools
     ]
-    return {one.claim.task_id for taken in passes for one in taken.claims}
+    return {claimed.claim.task_id for taken in passes for claimed in taken.claims}
 
 
 def _firsts(
@@ -342,14 +342,14 @@ def _firsts(
         patch.setattr("overnight_server.gate.claim.execute_batch", reworded)
         for pool in (POOL, GPU_POOL):
             taken = claim(undone, pool, holder="nobody", claim_settings=claim_settings, limit=1)
-            found.append([one.claim.task_id for one in taken.claims])
+            found.append([claimed.claim.task_id for claimed in taken.claims])
             found.append([run.claim.task_id for run in undone.atomically(go_on).runs])
     event(f"{sum(map(len, found))} firsts")
     return found
 
 
-def _tell(told: dict[TaskId, Explanation], wrong: set[UUID]) -> str:
-    return "\n".join(f"{task}: {view}" for task, view in told.items() if task in wrong)
+def _tell(explanations: dict[TaskId, Explanation], wrong: set[UUID]) -> str:
+    return "\n".join(f"{task}: {view}" for task, view in explanations.items() if task in wrong)
 
 
 def _check_words(view: Explanation) -> None:
@@ -424,31 +424,31 @@ def _move_in(deployment: Deployment, person: Person) -> UserId:
 def _submit(deployment: Deployment, user: UserId, jobs: Sequence[Job]) -> dict[TaskId, UserId]:
     edges = [Edge(place - 1, place) for place, job in enumerate(jobs) if job.after and place > 0]
     made = submit_graph(deployment.app, user, [job.new() for job in jobs], LOOSE, edges=edges)
-    for job, one in zip(jobs, made, strict=True):
+    for job, item in zip(jobs, made, strict=True):
         if job.state == "retrying" and not job.late:
             deployment.run(
                 "UPDATE tasks SET state = 'claimed', token = gen_random_uuid(), claimed_by = 'x',"
                 " pool = 'x', claimed_at = clock(), expires_at = clock(), reserved_seconds = 1,"
                 " epoch = epoch + 1 WHERE id = :id AND state = 'ready'",
-                id=one.task_id,
+                id=item.task_id,
             )
             deployment.run(
                 "UPDATE tasks SET state = 'running' WHERE id = :id AND state = 'claimed'",
-                id=one.task_id,
+                id=item.task_id,
             )
             deployment.run(
                 "UPDATE tasks SET state = 'retrying', token = NULL, claimed_by = NULL, pool = NULL,"
                 " claimed_at = NULL, expires_at = NULL, reserved_seconds = NULL,"
                 " retry_at = clock() + interval '10 minutes' WHERE id = :id AND state = 'running'",
-                id=one.task_id,
+                id=item.task_id,
             )
         elif job.state == "cancelled":
             deployment.run(
                 "UPDATE tasks SET state = 'cancelled', finished_at = clock()"
                 " WHERE id = :id AND state = 'ready'",
-                id=one.task_id,
+                id=item.task_id,
             )
-    return {one.task_id: user for one in made}
+    return {submitted.task_id: user for submitted in made}
 
 
 def _change_workers(deployment: Deployment, place: Place) -> None:
@@ -459,8 +459,8 @@ def _change_workers(deployment: Deployment, place: Place) -> None:
     for status in ("draining", "offline"):
         ids = [f"host-{n}" for n, worker in enumerate(place.workers) if worker.status == status]
         deployment.run("UPDATE agents SET status = :s WHERE id = ANY (:ids)", s=status, ids=ids)
-    known = {row["name"] for row in deployment.rows("SELECT name FROM pools")}
+    pool_names = {row["name"] for row in deployment.rows("SELECT name FROM pools")}
     if place.paused == "all":
         pause(deployment.app, EVERYTHING, actor="human:operator")
-    elif place.paused in known:
+    elif place.paused in pool_names:
         pause(deployment.app, PauseSubject(pool=place.paused), actor="human:operator")

@@ -15,21 +15,24 @@ def test_a_dependency_reports_how_each_parent_must_end(deployment: Deployment) -
     user = deployment.user()
     tasks = [NewTask(title="t", type="echo") for _ in range(4)]
     edges = [Edge(0, 3, "failure"), Edge(1, 3, "finished"), Edge(2, 3, on_unmet="continue")]
-    made = [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
+    made = [
+        submitted.task_id
+        for submitted in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
+    ]
 
     reason = _only(deployment, user, made[3])
 
-    first, second, third = (show_task(one) for one in made[:3])
+    first, second, third = (show_task(task_id) for task_id in made[:3])
     assert reason.message == (
         f"it waits for 3 other tasks: {first} (ready) to fail, {second} (ready) to end and"
         f" {third} (ready) to end"
     )
-    assert [one["condition"] for one in reason.details["tasks"]] == [
+    assert [task["condition"] for task in reason.details["tasks"]] == [
         "failure",
         "finished",
         "success",
     ]
-    assert [one["on_unmet"] for one in reason.details["tasks"]][2] == "continue"
+    assert [task["on_unmet"] for task in reason.details["tasks"]][2] == "continue"
 
 
 def test_a_task_cancelled_because_of_a_parent_names_that_parent(
@@ -40,7 +43,8 @@ def test_a_task_cancelled_because_of_a_parent_names_that_parent(
     tasks = [NewTask(title="t", type="echo") for _ in range(3)]
     edges = [Edge(0, 1, "failure"), Edge(2, 1)]
     done, fallback, _ = (
-        one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
+        submitted.task_id
+        for submitted in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
     )
     deployment.settle(*begin(deployment, done), Returned())
 
@@ -48,7 +52,7 @@ def test_a_task_cancelled_because_of_a_parent_names_that_parent(
 
     assert f"it waited for {show_task(done)} (completed) to fail" in reason.message
     assert reason.message.endswith("not needed")
-    assert [one["id"] for one in reason.details["tasks"]] == [show_task(done)]
+    assert [task["id"] for task in reason.details["tasks"]] == [show_task(done)]
 
 
 def _only(deployment: Deployment, user: UserId, task: TaskId) -> Reason:

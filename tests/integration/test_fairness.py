@@ -18,8 +18,8 @@ def read(deployment: Deployment, **options: timedelta) -> Fairness:
     return fairness(deployment.dispatcher, liveness=LIVENESS, **options)
 
 
-def of(found: Fairness, user: str) -> FairnessReceipt:
-    [receipt] = [one for one in found.users if one.user == user]
+def of(report: Fairness, user: str) -> FairnessReceipt:
+    [receipt] = [entry for entry in report.users if entry.user == user]
     return receipt
 
 
@@ -40,14 +40,14 @@ def test_waits_count_from_ready_to_start(deployment: Deployment) -> None:
     run_all(deployment)
     run_all(deployment)
 
-    found = read(deployment)
+    report = read(deployment)
 
-    receipt = of(found, "ada")
-    assert (found.starts, receipt.started, receipt.waiting) == (2, 2, 0)
+    receipt = of(report, "ada")
+    assert (report.starts, receipt.started, receipt.waiting) == (2, 2, 0)
     assert receipt.longest_wait == pytest.approx(600, abs=30)
     assert receipt.median_wait == pytest.approx(300, abs=30)
     assert receipt.slot_seconds == pytest.approx(1200, abs=60)
-    assert found.longest_wait_seconds == receipt.longest_wait
+    assert report.longest_wait_seconds == receipt.longest_wait
 
 
 def test_a_retry_waits_only_since_it_was_ready_again(deployment: Deployment) -> None:
@@ -72,12 +72,12 @@ def test_the_gate_serves_a_small_user_beside_a_large_one_evenly(deployment: Depl
     for _ in range(8):
         run_all(deployment)
 
-    found = read(deployment, since=timedelta(hours=2))
+    report = read(deployment, since=timedelta(hours=2))
 
-    assert found.jain is not None
-    assert found.jain > 0.98
-    assert of(found, "small").longest_wait <= of(found, "large").longest_wait
-    assert found.starving == []
+    assert report.jain is not None
+    assert report.jain > 0.98
+    assert of(report, "small").longest_wait <= of(report, "large").longest_wait
+    assert report.starving == []
 
 
 def test_a_user_who_only_waits_is_in_the_report(deployment: Deployment) -> None:
@@ -110,11 +110,11 @@ def test_a_period_with_too_many_runs_is_shortened_and_says_so(
     for _ in range(4):
         run_all(deployment, minutes=30)
 
-    found = read(deployment, since=timedelta(hours=2, minutes=10))
+    report = read(deployment, since=timedelta(hours=2, minutes=10))
 
-    assert found.is_shortened
-    assert found.starts <= 2
-    assert found.until_at - found.since_at < timedelta(hours=2)
+    assert report.is_shortened
+    assert report.starts <= 2
+    assert report.until_at - report.since_at < timedelta(hours=2)
 
 
 def test_starving_users_are_reported(deployment: Deployment) -> None:
@@ -128,9 +128,9 @@ def test_starving_users_are_reported(deployment: Deployment) -> None:
     run_all(deployment, minutes=1)
     deployment.run("UPDATE lanes SET paused = false WHERE user_id = :id", id=ada)
 
-    found = read(deployment)
+    report = read(deployment)
 
-    [alarm] = found.starving
+    [alarm] = report.starving
     assert alarm.user == "ada"
     assert alarm.waited_seconds == pytest.approx(21 * 60, abs=30)
     assert read(deployment, starving_after=timedelta(hours=1)).starving == []
@@ -155,13 +155,13 @@ def test_a_paused_user_is_not_starving(deployment: Deployment) -> None:
     deployment.task(bob)
     run_all(deployment, minutes=30)
 
-    found = read(deployment, since=timedelta(hours=1))
+    report = read(deployment, since=timedelta(hours=1))
 
-    assert (of(found, "ada").service, of(found, "bob").service) == (None, 1)
-    assert of(found, "ada").waiting == 1
+    assert (of(report, "ada").service, of(report, "bob").service) == (None, 1)
+    assert of(report, "ada").waiting == 1
 
 
 def test_the_report_of_an_empty_deployment_is_empty(deployment: Deployment) -> None:
-    found = read(deployment)
+    report = read(deployment)
 
-    assert (found.jain, found.users, found.starving, found.starts) == (None, [], [], 0)
+    assert (report.jain, report.users, report.starving, report.starts) == (None, [], [], 0)

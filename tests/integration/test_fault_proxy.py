@@ -29,8 +29,8 @@ def echo() -> Iterator[int]:
         def answer(line: socket.socket) -> None:
             with line:
                 try:
-                    while said := line.recv(1024):
-                        line.sendall(said)
+                    while received := line.recv(1024):
+                        line.sendall(received)
                 except OSError:
                     return
 
@@ -61,8 +61,8 @@ def connect(link: ProxyLink) -> socket.socket:
     return made
 
 
-def ask(line: socket.socket, words: bytes) -> bytes:
-    line.sendall(words)
+def ask(line: socket.socket, sent: bytes) -> bytes:
+    line.sendall(sent)
     return line.recv(1024)
 
 

@@ -63,7 +63,7 @@ def test_each_task_starts_after_the_tasks_ahead_of_it(deployment: Deployment) ->
     assert is_about(first.finish.p50_at, first.made_at, 10)
     assert is_about(second.start.p50_at, second.made_at, 10)
     assert is_about(third.finish.p50_at, third.made_at, 30)
-    assert [one.queue_position for one in (first, second, third)] == [1, 2, 3]
+    assert [item.queue_position for item in (first, second, third)] == [1, 2, 3]
     assert third.observed_runs == 100
     assert third.notes == []
 
@@ -82,10 +82,10 @@ def test_without_workers_no_start_is_forecast(deployment: Deployment) -> None:
     task = deployment.task(user)
     seen(deployment)
 
-    found = forecast_task(deployment.app, user, task, CLAIM_SETTINGS)
+    forecast = forecast_task(deployment.app, user, task, CLAIM_SETTINGS)
 
-    assert found.start.p10_at is found.finish.p50_at is None
-    assert found.notes == ["no worker is alive: nothing starts before one joins"]
+    assert forecast.start.p10_at is forecast.finish.p50_at is None
+    assert forecast.notes == ["no worker is alive: nothing starts before one joins"]
 
     deployment.agent()
     drain(deployment.dispatcher, AGENT)
@@ -104,12 +104,12 @@ def test_the_end_of_a_running_task_is_forecast(deployment: Deployment) -> None:
     run = deployment.running(user, timeout_seconds=3600)
     deployment.move_clock(4 * MINUTE)
 
-    found = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
+    forecast = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
 
-    assert found.queue_position is None
-    assert is_about(found.finish.p50_at, found.made_at, 6)
-    assert found.start.p50_at is not None
-    assert found.start.p50_at < found.made_at
+    assert forecast.queue_position is None
+    assert is_about(forecast.finish.p50_at, forecast.made_at, 6)
+    assert forecast.start.p50_at is not None
+    assert forecast.start.p50_at < forecast.made_at
 
 
 def test_the_forecast_of_an_ended_task_is_its_actual_times(deployment: Deployment) -> None:
@@ -118,10 +118,10 @@ def test_the_forecast_of_an_ended_task_is_its_actual_times(deployment: Deploymen
     run = deployment.running(user)
     deployment.settle(run, Returned())
 
-    found = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
+    forecast = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
 
-    assert found.finish.p10_at == found.finish.p90_at
-    assert found.notes == ["it has ended"]
+    assert forecast.finish.p10_at == forecast.finish.p90_at
+    assert forecast.notes == ["it has ended"]
 
 
 def test_a_child_waits_for_the_runs_of_all_ancestors(deployment: Deployment) -> None:
@@ -169,10 +169,10 @@ def test_a_retry_starts_no_earlier_than_it_is_due(deployment: Deployment) -> Non
     deployment.settle(run, Raised("error", "no luck"))
     deployment.run("UPDATE tasks SET retry_at = clock() + interval '5 minutes'")
 
-    found = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
+    forecast = forecast_task(deployment.app, user, run.claim.task_id, CLAIM_SETTINGS)
 
-    assert found.state == "retrying"
-    assert is_about(found.start.p10_at, found.made_at, 5)
+    assert forecast.state == "retrying"
+    assert is_about(forecast.start.p10_at, forecast.made_at, 5)
 
 
 def test_a_long_queue_of_another_user_is_counted_but_not_read(
@@ -198,10 +198,10 @@ def test_the_next_tasks_are_forecast_in_their_order(deployment: Deployment) -> N
     in_a_queue(deployment, user, 3)
     deployment.claim()
 
-    found = forecast_next(deployment.app, user, CLAIM_SETTINGS, limit=2)
+    forecasts = forecast_next(deployment.app, user, CLAIM_SETTINGS, limit=2)
 
-    assert [one.state for one in found] == ["running", "ready"]
-    assert found[1].queue_position == 1
+    assert [forecast.state for forecast in forecasts] == ["running", "ready"]
+    assert forecasts[1].queue_position == 1
 
 
 def test_a_paused_task_has_no_forecast_until_it_is_resumed(deployment: Deployment) -> None:
@@ -249,9 +249,9 @@ def test_runs_of_a_draining_worker_occupy_no_other_slots(deployment: Deployment)
     drain(deployment.dispatcher, "old")
     deployment.agent(slots=1, agent_id="new")
 
-    found = forecast_task(deployment.app, user, deployment.task(user), CLAIM_SETTINGS)
+    forecast = forecast_task(deployment.app, user, deployment.task(user), CLAIM_SETTINGS)
 
-    assert found.start.p90_at == found.made_at
+    assert forecast.start.p90_at == forecast.made_at
     assert len(deployment.claim().claims) == 1
 
 
@@ -265,12 +265,12 @@ def test_a_plan_counts_tasks_done_in_time_and_stores_nothing(
     batch = [NewTask(title=f"task {n}", type="echo") for n in range(5)]
     now = deployment.one("SELECT clock() AS at")["at"]
 
-    found = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, by_at=now + 45 * MINUTE)
+    planned = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, by_at=now + 45 * MINUTE)
 
-    assert (found.tasks, found.likely) == (5, 3)
-    assert found.sure in {2, 3}
-    assert is_about(found.finish.p50_at, found.made_at, 60)
-    assert [step.title for step in found.steps] == [task.title for task in batch]
+    assert (planned.tasks, planned.likely) == (5, 3)
+    assert planned.sure in {2, 3}
+    assert is_about(planned.finish.p50_at, planned.made_at, 60)
+    assert [step.title for step in planned.steps] == [task.title for task in batch]
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
@@ -280,9 +280,9 @@ def test_a_plan_follows_edges_and_refuses_what_a_submit_refuses(deployment: Depl
     user = deployment.user()
     batch = [NewTask(title="a", type="echo"), NewTask(title="b", type="echo")]
 
-    found = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, edges=[Edge(0, 1)])
+    planned = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS, edges=[Edge(0, 1)])
 
-    assert is_about(found.steps[1].start.p50_at, found.made_at, 10)
+    assert is_about(planned.steps[1].start.p50_at, planned.made_at, 10)
     with pytest.raises(TooManyPending):
         plan(deployment.app, user, batch, Caps(max_pending_per_user=1), CLAIM_SETTINGS)
     with pytest.raises(InvalidRequest, match="circular"):
@@ -319,13 +319,13 @@ def test_a_plan_follows_path_locks(deployment: Deployment) -> None:
     paths = ["path:src/a/", "path:./src/b", "path:docs", "path:src/a"]
     batch = [NewTask(title=path, type="echo", locks=[path]) for path in paths]
 
-    found = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS)
+    planned = plan(deployment.app, user, batch, LOOSE, CLAIM_SETTINGS)
 
-    begin = [step.start.p50_at for step in found.steps]
-    assert is_about(begin[0], found.made_at, 10)
+    begin = [step.start.p50_at for step in planned.steps]
+    assert is_about(begin[0], planned.made_at, 10)
     assert begin[1] == begin[0]
-    assert begin[2] == found.made_at
-    assert is_about(begin[3], found.made_at, 20)
+    assert begin[2] == planned.made_at
+    assert is_about(begin[3], planned.made_at, 20)
 
 
 def test_the_last_hundred_durations_of_a_type_are_kept(
@@ -356,11 +356,11 @@ def test_only_the_owner_gets_a_forecast(api_user: ApiUser) -> None:
     shown = api_user.created(type="echo")["id"]
     client = api_user.client()
 
-    found = client.tasks.forecast(shown)
+    forecast = client.tasks.forecast(shown)
 
-    assert found.id == shown
-    assert found.queue_position == 1
-    assert [one.id for one in client.forecasts()] == [shown]
+    assert forecast.id == shown
+    assert forecast.queue_position == 1
+    assert [forecast.id for forecast in client.forecasts()] == [shown]
     assert api_user.guest().ask("GET", f"/api/v1/tasks/{shown}/forecast").status_code == 404
     with pytest.raises(TaskNotFound):
         forecast_task(
@@ -372,13 +372,13 @@ def test_the_api_plans_a_batch(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     seen(api_user.deployment, minutes=10)
 
-    found = api_user.client().plan(
+    planned = api_user.client().plan(
         [{"title": "a", "type": "echo"}, {"title": "b", "type": "echo"}],
         edges=[(0, 1)],
         by_at=datetime.now(UTC) + 40 * MINUTE,
     )
 
-    assert (found.tasks, found.sure, found.likely) == (2, 2, 2)
+    assert (planned.tasks, planned.sure, planned.likely) == (2, 2, 2)
     assert api_user.ask("GET", "/api/v1/tasks").json() == []
 
 

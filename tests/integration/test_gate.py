@@ -170,7 +170,7 @@ def test_two_tasks_of_one_project_run_one_after_the_other(deployment: Deployment
     taken = deployment.claim()
     again = deployment.claim()
 
-    assert {one.claim.task_id for one in taken.claims} == {first, other}
+    assert {claimed.claim.task_id for claimed in taken.claims} == {first, other}
     assert not again.claims
 
 
@@ -202,8 +202,8 @@ def test_a_task_waits_for_a_pool_that_can_run_it(deployment: Deployment) -> None
     )
     second = deployment.claim(pool="gpu")
 
-    assert [one.claim.task_id for one in first.claims] == [plain]
-    assert [one.claim.task_id for one in second.claims] == [gpu]
+    assert [claimed.claim.task_id for claimed in first.claims] == [plain]
+    assert [claimed.claim.task_id for claimed in second.claims] == [gpu]
 
 
 def test_a_pool_offers_only_capabilities_that_all_its_workers_have(deployment: Deployment) -> None:
@@ -377,10 +377,10 @@ def test_a_claim_skips_a_lane_that_a_submit_has_locked(
 
         again = deployment.claim()
 
-    assert [one.user_id for one in taken.claims] == [free]
+    assert [claimed.user_id for claimed in taken.claims] == [free]
     assert not again.claims
     assert again.more is True
-    assert [one.user_id for one in deployment.claim().claims] == [held]
+    assert [claimed.user_id for claimed in deployment.claim().claims] == [held]
 
 
 def test_a_released_task_keeps_its_place(deployment: Deployment) -> None:

@@ -54,7 +54,7 @@ def test_claimers_of_four_pools_never_exceed_a_limit_of_three(
 
 
 def taken(deployment: Deployment, pool: str) -> set[UUID]:
-    return {one.claim.task_id for one in deployment.claim(pool=pool).claims}
+    return {claimed.claim.task_id for claimed in deployment.claim(pool=pool).claims}
 
 
 def test_a_pool_without_a_handler_leaves_the_type_to_other_pools(deployment: Deployment) -> None:

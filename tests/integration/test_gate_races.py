@@ -321,7 +321,7 @@ def test_a_running_pass_skips_no_lane_for_what_old_workers_could_do(
     dispatcher.answer()
     operator.answer()
 
-    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [task]
 
 
 def test_a_direct_claim_and_a_slot_claim_never_deadlock(

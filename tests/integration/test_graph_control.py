@@ -79,18 +79,18 @@ def test_a_lone_task_is_a_graph_that_can_be_cancelled(deployment: Deployment, us
 
 def test_another_users_graph_is_not_found(deployment: Deployment, user: UserId) -> None:
     task, _ = linked(deployment, user, 2, Edge(0, 1))
-    stranger = deployment.user()
+    other_user = deployment.user()
 
     for dag in (dag_of(deployment, task), DagId(uuid4())):
         with pytest.raises(DagNotFound):
-            cancel_dag(deployment.app, stranger, dag, actor=ME)
+            cancel_dag(deployment.app, other_user, dag, actor=ME)
         with pytest.raises(DagNotFound):
-            retry_dag(deployment.app, stranger, dag, actor=ME)
+            retry_dag(deployment.app, other_user, dag, actor=ME)
     for unknown in (task, TaskId(uuid4())):
         with pytest.raises(TaskNotFound):
-            retry(deployment.app, stranger, unknown, actor=ME)
+            retry(deployment.app, other_user, unknown, actor=ME)
         with pytest.raises(TaskNotFound):
-            fork(deployment.app, stranger, unknown, LOOSE, actor=ME)
+            fork(deployment.app, other_user, unknown, LOOSE, actor=ME)
     assert deployment.state(task) == "ready"
 
 
@@ -278,7 +278,10 @@ def test_a_retried_graph_keeps_completed_and_closed_tasks(
     letters = deployment.rows(
         "SELECT resolution, count(*) AS n FROM dead_letters GROUP BY 1 ORDER BY 1"
     )
-    assert [(one["resolution"], one["n"]) for one in letters] == [("cancel", 1), ("retry", 2)]
+    assert [(letter["resolution"], letter["n"]) for letter in letters] == [
+        ("cancel", 1),
+        ("retry", 2),
+    ]
     end(deployment, failed, Returned())
     assert states(deployment, below_failed, fallback) == ["ready", "cancelled"]
     assert_invariants(deployment)
@@ -306,8 +309,8 @@ def test_a_retried_graph_keeps_the_attempts_of_its_tasks(
     waiting = deployment.task(user, max_attempts=1)
     cancel_dag(deployment.app, user, dag_of(deployment, waiting), actor=ME)
 
-    for one in (task, waiting):
-        retry_dag(deployment.app, user, dag_of(deployment, one), actor=ME)
+    for task_id in (task, waiting):
+        retry_dag(deployment.app, user, dag_of(deployment, task_id), actor=ME)
 
     attempts = deployment.row(task)["attempts"]
     assert deployment.row(task)["max_attempts"] in {1, attempts + 3}

@@ -44,7 +44,7 @@ def test_a_fallback_that_is_not_needed_leaves_the_graph_completed(
 
     end(deployment, task, Returned())
 
-    rows = [deployment.row(one) for one in (fallback, behind)]
+    rows = [deployment.row(task_id) for task_id in (fallback, behind)]
     assert {(row["state"], row["failure_reason"]) for row in rows} == {("cancelled", "not_needed")}
     dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["cancelled"], dag["stopped"]) == ("completed", 2, 0)

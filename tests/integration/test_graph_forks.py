@@ -36,16 +36,16 @@ def test_a_fork_runs_the_chosen_task_and_its_descendants_again(
     )
     for task, output in ((root, "r"), (chosen, "c"), (other, "o"), (joined, "j")):
         end(deployment, task, Returned(output))
-    before = [deployment.row(one) for one in (root, chosen, other, joined)]
+    before = [deployment.row(task_id) for task_id in (root, chosen, other, joined)]
 
     forked = fork(deployment.app, user, chosen, LOOSE, actor="human:ada", title="once more")
 
-    copies = [forked.copies[one] for one in (root, chosen, other, joined)]
+    copies = [forked.copies[task_id] for task_id in (root, chosen, other, joined)]
     assert states(deployment, *copies) == ["completed", "ready", "completed", "pending"]
-    assert [deployment.row(one)["output"] for one in copies] == ["r", None, "o", None]
-    assert [deployment.row(one)["copied_from"] for one in copies] == [root, None, other, None]
+    assert [deployment.row(copy)["output"] for copy in copies] == ["r", None, "o", None]
+    assert [deployment.row(copy)["copied_from"] for copy in copies] == [root, None, other, None]
     assert forked.rerun == {copies[1], copies[3]}
-    assert [deployment.row(one) for one in (root, chosen, other, joined)] == before
+    assert [deployment.row(task_id) for task_id in (root, chosen, other, joined)] == before
     dag = deployment.one("SELECT * FROM dags WHERE id = :id", id=forked.dag_id)
     assert (dag["title"], dag["status"], dag["completed"]) == ("once more", "running", 2)
     assert dag["forked_from"] == before[0]["dag_id"]
@@ -85,7 +85,7 @@ def test_a_fork_omits_unneeded_tasks_and_runs_missing_ones(
 
     # The dead one must run for the chosen to run; the fallback was not needed and is left behind.
     assert set(forked.copies) == {done, dead, joined, aside}
-    copies = [forked.copies[one] for one in (done, dead, joined, aside)]
+    copies = [forked.copies[task_id] for task_id in (done, dead, joined, aside)]
     assert states(deployment, *copies) == ["completed", "ready", "pending", "completed"]
     again = fork(deployment.app, user, fallback, LOOSE, actor=ME)
     # Forked by name, it is still not needed.

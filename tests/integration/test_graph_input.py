@@ -59,8 +59,8 @@ def test_concurrent_submits_with_one_key_make_one_graph(
         queue_up(connect, rivals)
     made = [rival.answer() for rival in rivals]
 
-    assert len({one.dag_id for one in made}) == 1
-    assert sorted(one.created for one in made) == [False, False, False, True]
+    assert len({submitted.dag_id for submitted in made}) == 1
+    assert sorted(submitted.created for submitted in made) == [False, False, False, True]
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 2
 
 

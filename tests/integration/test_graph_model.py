@@ -86,12 +86,12 @@ def test_every_graph_ends_as_the_model_predicts(deployment: Deployment, story: S
         cancel(deployment.app, user, tasks[place], actor=ME)
     _play(deployment, user, tasks, story.runs, story.order)
 
-    found = _ends(deployment, tasks)
+    ends = _ends(deployment, tasks)
 
     expected = predict_ends(story.runs, story.links, story.stopped)
-    assert [end.state for end in found] == [end.state for end in expected]
-    for place, end in enumerate(found):
-        assert end.reason in _possible_reasons(story, found, place)
+    assert [end.state for end in ends] == [end.state for end in expected]
+    for place, end in enumerate(ends):
+        assert end.reason in _possible_reasons(story, ends, place)
     _check_graph(deployment, tasks, status_of(expected))
 
 
@@ -127,10 +127,12 @@ def _submitted(deployment: Deployment, user: UserId, story: Story) -> list[TaskI
         user,
         [NewTask(f"task {place}", "echo") for place in range(len(story.runs))],
         LOOSE,
-        edges=[Edge(one.parent, one.child, one.condition, one.on_unmet) for one in story.links],
+        edges=[
+            Edge(link.parent, link.child, link.condition, link.on_unmet) for link in story.links
+        ],
         title="a story",
     )
-    return [one.task_id for one in made]
+    return [submitted.task_id for submitted in made]
 
 
 def _play(
@@ -164,19 +166,20 @@ def _ends(deployment: Deployment, tasks: Sequence[TaskId]) -> list[TaskEnd]:
     ]
 
 
-def _possible_reasons(story: Story, found: Sequence[TaskEnd], place: int) -> set[str | None]:
-    if found[place].state is not State.CANCELLED:
+def _possible_reasons(story: Story, ends: Sequence[TaskEnd], place: int) -> set[str | None]:
+    if ends[place].state is not State.CANCELLED:
         return {None}
     above = [
-        cancel_reason(found[one.parent])
-        for one in story.links
-        if one.child == place and not is_met(one.condition, one.on_unmet, found[one.parent].state)
+        cancel_reason(ends[link.parent])
+        for link in story.links
+        if link.child == place
+        and not is_met(link.condition, link.on_unmet, ends[link.parent].state)
     ]
-    return {STOPPED} if place in story.stopped or not above else {str(one) for one in above}
+    return {STOPPED} if place in story.stopped or not above else {str(item) for item in above}
 
 
-def _waits_in_vain(story: Story, found: Sequence[TaskEnd], place: int) -> bool:
-    return any(found[one.parent].state in FINAL for one in story.links if one.child == place)
+def _waits_in_vain(story: Story, ends: Sequence[TaskEnd], place: int) -> bool:
+    return any(ends[link.parent].state in FINAL for link in story.links if link.child == place)
 
 
 def _check_graph(deployment: Deployment, tasks: Sequence[TaskId], expected: str) -> None:
@@ -185,5 +188,5 @@ def _check_graph(deployment: Deployment, tasks: Sequence[TaskId], expected: str)
     )
     assert (graph["status"], graph["open"]) == (expected, 0)
     assert graph["finished_at"] is not None
-    found = violations(deployment.dispatcher, drained=True, codes=GRAPHS)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.dispatcher, drained=True, codes=GRAPHS)
+    assert not broken, describe_violations(broken)

@@ -117,7 +117,9 @@ def test_a_graph_cancel_and_a_start_serialize_on_the_row(
     deployment: Deployment, user: UserId, connect: Callable[..., Db], *, start_first: bool
 ) -> None:
     task, other = linked(deployment, user, 2)
-    [claimed, *_] = [one for one in deployment.claim().claims if one.claim.task_id == task]
+    [claimed, *_] = [
+        claimed for claimed in deployment.claim().claims if claimed.claim.task_id == task
+    ]
     rivals = [
         Rival(connect, "worker", start, claimed.claim, holder=AGENT, lease=LEASE),
         Rival(connect, "person", cancel_dag, user, dag_of(deployment, task), actor=ME),
@@ -149,7 +151,7 @@ def test_a_graph_cancel_cancels_a_task_claimed_just_before(
 
     assert len(taken.claims) == 2
     assert sorted(person.answer().cancelled) == sorted(tasks)
-    assert [deployment.start(one) for one in taken.claims] == [None, None]
+    assert [deployment.start(claimed) for claimed in taken.claims] == [None, None]
     assert deployment.claim().claims == []
     assert states(deployment, *tasks) == ["cancelled"] * 3
     assert_invariants(deployment)

@@ -111,7 +111,7 @@ def test_used_up_hours_refuse_by_default_or_make_tasks_wait(deployment: Deployme
     assert not deployment.claim().claims
     deployment.move_clock(MONTH)
     reset_cycles(deployment.dispatcher)
-    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [task]
 
 
 def test_ten_exhausted_users_do_not_starve_the_eleventh(deployment: Deployment) -> None:
@@ -123,7 +123,7 @@ def test_ten_exhausted_users_do_not_starve_the_eleventh(deployment: Deployment) 
     deployment.move_clock(HOUR)
     task = deployment.task(deployment.user(PlanTier.FREE))
 
-    assert [one.claim.task_id for one in deployment.claim(limit=1).claims] == [task]
+    assert [claimed.claim.task_id for claimed in deployment.claim(limit=1).claims] == [task]
 
 
 def test_a_downgrade_below_the_used_hours_only_blocks_new_claims(deployment: Deployment) -> None:
@@ -138,7 +138,7 @@ def test_a_downgrade_below_the_used_hours_only_blocks_new_claims(deployment: Dep
     assert not deployment.claim().claims
     assert deployment.settle(run, Returned())
     change_plan(deployment.app, user, PlanTier.PRO)
-    assert [one.claim.task_id for one in deployment.claim().claims] == [waiting]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [waiting]
 
 
 @settings(
@@ -155,8 +155,8 @@ def test_no_sequence_of_steps_pushes_the_ledger_past_the_limit(
     for step in ["submit", "submit", "claim", *steps]:
         life.take(step)
 
-    found = violations(deployment.owner)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.owner)
+    assert not broken, describe_violations(broken)
     [over] = deployment.rows(
         "SELECT count(*) AS months FROM (SELECT user_id FROM usage_ledger WHERE user_id = :user"
         " GROUP BY user_id, period_started_at HAVING sum(seconds) > :most) m",

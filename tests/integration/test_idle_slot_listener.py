@@ -354,7 +354,7 @@ def test_an_idle_listener_leaves_a_type_without_handler_to_the_dispatcher(
     unknown = deployment.task(deployment.user(), type="never seen")
     _wake_and_wait_for_claim(worker, claims)
 
-    claimed = [one.claim.task_id for one in deployment.claim().claims]
+    claimed = [claimed.claim.task_id for claimed in deployment.claim().claims]
 
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)

@@ -32,7 +32,8 @@ def test_a_queue_position_follows_the_order_of_the_gate(deployment: Deployment) 
     deployment.task(deployment.user(), priority=0)  # another user's tasks are not in this queue
 
     places = [
-        get_task(deployment.app, user, one).queue_position for one in (critical, normal, late)
+        get_task(deployment.app, user, task_id).queue_position
+        for task_id in (critical, normal, late)
     ]
 
     assert places == [1, 2, 3]
@@ -57,17 +58,22 @@ def test_positions_far_back_are_not_counted(
     user = deployment.user()
     made = [deployment.task(user) for _ in range(4)]
 
-    assert [get_task(deployment.app, user, one).position for one in made] == [1, 2, None, None]
+    assert [get_task(deployment.app, user, task_id).position for task_id in made] == [
+        1,
+        2,
+        None,
+        None,
+    ]
 
 
 def test_another_users_task_is_not_found(deployment: Deployment) -> None:
-    stranger = deployment.user()
+    other_user = deployment.user()
     task_id = deployment.task(deployment.user())
 
     for unknown in (task_id, TaskId(uuid4())):
         with pytest.raises(TaskNotFound, match=r"^no such task$"):
-            get_task(deployment.app, stranger, unknown)
-    assert list_tasks(deployment.app, stranger) == []
+            get_task(deployment.app, other_user, unknown)
+    assert list_tasks(deployment.app, other_user) == []
 
 
 def test_pages_follow_each_other_without_gap_or_repetition(deployment: Deployment) -> None:
@@ -78,7 +84,7 @@ def test_pages_follow_each_other_without_gap_or_repetition(deployment: Deploymen
     second = list_tasks(deployment.app, user, limit=3, before=made[4])
     third = list_tasks(deployment.app, user, limit=3, before=made[1])
 
-    newest_first = [show_task(one) for one in reversed(made)]
+    newest_first = [show_task(task_id) for task_id in reversed(made)]
     assert _ids(first) + _ids(second) + _ids(third) == newest_first
 
 

@@ -172,24 +172,24 @@ def history(deployment: Deployment) -> History:
 
 
 def test_a_normal_history_violates_no_invariant(history: History) -> None:
-    found = violations(
+    broken = violations(
         history.deployment.dispatcher,
         acked=history.tasks,
         patience=timedelta(0),
         recorded_actions=history.recorded_actions,
     )
 
-    assert not found, describe_violations(found)
+    assert not broken, describe_violations(broken)
 
 
 def test_every_invariant_has_a_violating_example() -> None:
-    assert SAID | LIES.keys() == {one.code for one in INVARIANTS}
+    assert SAID | LIES.keys() == {invariant.code for invariant in INVARIANTS}
 
 
 def test_all_twenty_invariants_are_checked_or_listed_as_inapplicable() -> None:
-    asked = {one.code for one in INVARIANTS}
+    codes = {invariant.code for invariant in INVARIANTS}
 
-    assert {f"I{number:02}" for number in range(1, 21)} - asked == {"I17"}
+    assert {f"I{number:02}" for number in range(1, 21)} - codes == {"I17"}
     assert INAPPLICABLE.keys() == {"I17", "I19"}
     assert all(INAPPLICABLE.values())
 
@@ -243,9 +243,9 @@ def test_a_charge_that_only_the_worker_measured_is_accepted(
         "UPDATE usage_ledger SET seconds = 0 WHERE task_id IN (:lost, :patient)", **history.names
     )
 
-    found = violations(history.deployment.owner, codes={"I08"})
+    broken = violations(history.deployment.owner, codes={"I08"})
 
-    assert [row["task_id"] for row in found["I08"]] == [history.names["lost"]]
+    assert [row["task_id"] for row in broken["I08"]] == [history.names["lost"]]
 
 
 def test_runs_started_before_a_downgrade_violate_nothing(history: History) -> None:

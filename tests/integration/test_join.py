@@ -125,8 +125,8 @@ def test_the_same_key_again_is_the_same_task(api_user: ApiUser) -> None:
 def test_joining_an_unknown_or_another_users_graph_is_refused(api_user: ApiUser) -> None:
     theirs = api_user.guest().created()["dag_id"]
 
-    for named in (theirs, "dag_00000000000000000000000000", "nonsense"):
-        refused = api_user.create(workflow_id=named)
+    for dag_id in (theirs, "dag_00000000000000000000000000", "nonsense"):
+        refused = api_user.create(workflow_id=dag_id)
         assert (refused.status_code, refused.json()["code"]) == (404, "DAG_NOT_FOUND")
 
 

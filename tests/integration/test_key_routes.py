@@ -63,12 +63,14 @@ def test_the_list_of_keys_contains_no_secret(api_user: ApiUser) -> None:
 
 
 def test_keys_of_other_users_are_not_listed(api_user: ApiUser) -> None:
-    guest = api_user.guest()
+    other_user = api_user.guest()
 
-    mine, theirs = ({key["id"] for key in one.ask("GET", KEYS).json()} for one in (api_user, guest))
+    mine, theirs = (
+        {key["id"] for key in caller.ask("GET", KEYS).json()} for caller in (api_user, other_user)
+    )
 
     assert mine == {key_id_of(api_user.key)}
-    assert theirs == {key_id_of(guest.key)}
+    assert theirs == {key_id_of(other_user.key)}
 
 
 @pytest.mark.parametrize(
@@ -137,19 +139,21 @@ def test_a_rotated_key_and_its_replacement_are_both_valid_for_the_grace(api_user
 
     assert made.status_code == 201, made.text
     new = as_key(api_user, made.json()["key"])
-    assert [one.ask("GET", TASKS).status_code for one in (api_user, new)] == [200, 200]
+    assert [caller.ask("GET", TASKS).status_code for caller in (api_user, new)] == [200, 200]
     listed = {key["id"]: key for key in new.ask("GET", KEYS).json()}
     assert listed[key_id_of(old)]["replaced_by"] == made.json()["id"]
     assert listed[made.json()["id"]]["expires_at"] is None
     api_user.deployment.move_clock(timedelta(seconds=601))
-    assert [one.ask("GET", TASKS).status_code for one in (api_user, new)] == [401, 200]
+    assert [caller.ask("GET", TASKS).status_code for caller in (api_user, new)] == [401, 200]
 
 
 def test_a_key_is_rotated_once_and_only_by_its_owner(api_user: ApiUser) -> None:
-    guest = api_user.guest()
+    other_user = api_user.guest()
     path = f"{KEYS}/{key_id_of(api_user.key)}/rotate"
 
-    foreign, first, again = (one.ask("POST", path) for one in (guest, api_user, api_user))
+    foreign, first, again = (
+        caller.ask("POST", path) for caller in (other_user, api_user, api_user)
+    )
 
     assert [each.status_code for each in (foreign, first, again)] == [404, 201, 404]
     assert foreign.content == again.content

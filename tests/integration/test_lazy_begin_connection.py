@@ -45,13 +45,13 @@ def test_the_first_statement_begins_the_transaction(
     link: LazyBeginConnection, first: str | bytes | SQL
 ) -> None:
     with link.cursor() as cursor:
-        seen = [link.get_transaction_status()]
+        statuses = [link.get_transaction_status()]
         cursor.execute(first)
-        seen.append(link.get_transaction_status())
+        statuses.append(link.get_transaction_status())
         assert cursor.fetchall() == [(1,)]
     link.commit()
 
-    assert seen == [TRANSACTION_STATUS_IDLE, TRANSACTION_STATUS_INTRANS]
+    assert statuses == [TRANSACTION_STATUS_IDLE, TRANSACTION_STATUS_INTRANS]
     assert link.get_transaction_status() == TRANSACTION_STATUS_IDLE
 
 
@@ -73,15 +73,15 @@ def test_batched_and_plain_statements_share_a_transaction(deployment: Deployment
     user = deployment.user()
 
     def work(tx: Connection) -> list[int]:
-        seen = [_status(tx)]
+        statuses = [_status(tx)]
         execute_batch(
             tx,
             StatementCall("pause_lane", {"user_id": user, "paused": True}),
             StatementCall("depth"),
         )
-        seen.append(_status(tx))
+        statuses.append(_status(tx))
         tx.execute(text("UPDATE lanes SET window_closed = true"))
-        raise KeyError(*seen)
+        raise KeyError(*statuses)
 
     with pytest.raises(KeyError) as seen:
         deployment.owner.atomically(work)

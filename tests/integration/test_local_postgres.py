@@ -248,17 +248,17 @@ def test_kill_9_of_its_owner_shuts_postgres_down_cleanly(tmp_path: Path) -> None
 def test_can_reach_checks_every_parent_directory(tmp_path: Path) -> None:
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    stranger = (54321, 54321)
+    foreign_ids = (54321, 54321)
     tmp_path.chmod(0o700)
-    assert not can_reach(inner, *stranger)
+    assert not can_reach(inner, *foreign_ids)
 
     for directory in (tmp_path, *tmp_path.parents):
         if directory.stat().st_uid == os.geteuid() and not directory.stat().st_mode & stat.S_IXOTH:
             # Pytest closes its own directories; ours alone is the question here.
             directory.chmod(0o711)
-    assert can_reach(inner, *stranger)
+    assert can_reach(inner, *foreign_ids)
     inner.parent.chmod(0o700)
-    assert not can_reach(inner, *stranger)
+    assert not can_reach(inner, *foreign_ids)
 
 
 def test_without_the_capability_to_drop_root_the_error_says_what_to_do(

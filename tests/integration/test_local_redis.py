@@ -24,10 +24,10 @@ def test_redis_requires_the_password_and_never_evicts_keys(server: EmbeddedRedis
     with Redis.from_url(server.url) as client:
         assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
     with (
-        fail_fast_client(f"redis://127.0.0.1:{server.server.port}") as stranger,
+        fail_fast_client(f"redis://127.0.0.1:{server.server.port}") as anonymous,
         pytest.raises(AuthenticationError),
     ):
-        stranger.ping()
+        anonymous.ping()
 
 
 def test_the_redis_password_is_in_no_argument_and_no_readable_file(server: EmbeddedRedis) -> None:

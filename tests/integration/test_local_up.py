@@ -29,12 +29,12 @@ class Terminal:
         self.env = {k: v for k, v in os.environ.items() if not k.startswith("OVERNIGHT_")}
         self.env["OVERNIGHT_HOME"] = str(path)
 
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "overnight_server.cli.main", *words]
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "overnight_server.cli.main", *arguments]
 
-    def type(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def type(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            self.command(*words),
+            self.command(*arguments),
             cwd=PROJECT,
             env=self.env,
             capture_output=True,
@@ -44,9 +44,9 @@ class Terminal:
         )
 
     def connection(self) -> LocalConnection:
-        found = self.home.connection()
-        assert found
-        return found
+        connection = self.home.connection()
+        assert connection
+        return connection
 
     def processes(self) -> list[psutil.Process]:
         supervisor = psutil.Process(self.connection().pid)
@@ -165,8 +165,8 @@ def test_the_first_screen_shows_only_what_concerns_the_user(
 def test_a_stack_that_cannot_start_names_the_reason(terminal: Terminal, tmp_path: Path) -> None:
     terminal.env["OVERNIGHT_PG_BIN"] = str(tmp_path)
 
-    for words in (("up",), ("up", "--detach")):
-        refused = terminal.type(*words)
+    for arguments in (("up",), ("up", "--detach")):
+        refused = terminal.type(*arguments)
 
         assert refused.returncode == 1
         assert "OVERNIGHT_PG_BIN" in refused.stderr

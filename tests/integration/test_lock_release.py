@@ -90,7 +90,7 @@ def test_a_released_lock_ends_the_claim_and_spends_no_attempt(deployment: Deploy
     assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.LOST
     assert deployment.settle(run, Returned()) is False
     assert deployment.lane(user)["used_seconds"] == 0
-    assert [one.claim.task_id for one in deployment.claim().claims] == [waiter]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [waiter]
     events = deployment.rows(
         "SELECT * FROM events WHERE to_state = 'ready' AND from_state = 'running'"
     )

@@ -170,10 +170,10 @@ def test_postgres_and_python_agree_on_which_paths_conflict(deployment: Deploymen
     sql = text("SELECT lock_path_range(:user, :one) && lock_path_range(:user, :two)")
 
     with deployment.owner.engine.begin() as tx:
-        for one, two in combinations(PATHS, 2):
-            assert normalised([one]) == (one,)
-            meet = tx.execute(sql, {"user": user, "one": one, "two": two}).scalar_one()
-            assert meet is are_in_conflict([one], [two]), (one, two)
+        for first, second in combinations(PATHS, 2):
+            assert normalised([first]) == (first,)
+            meet = tx.execute(sql, {"user": user, "one": first, "two": second}).scalar_one()
+            assert meet is are_in_conflict([first], [second]), (first, second)
 
 
 def test_two_dispatchers_claim_one_task_of_a_lock(

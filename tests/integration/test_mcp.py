@@ -97,8 +97,8 @@ def test_the_tools_submit_read_wait_and_cancel(served: LiveApi) -> None:
         )
         assert queued["source"] == "mcp"
         assert served.deployment.row(parse_task(queued["id"]))["payload"] == {"n": 1}
-        looked = await call(client, "get_task", task_id=queued["id"])
-        assert looked["state"] == "ready"
+        shown = await call(client, "get_task", task_id=queued["id"])
+        assert shown["state"] == "ready"
         explanation = await call(client, "explain_task", task_id=queued["id"])
         assert explanation["id"] == queued["id"]
         waited = await call(client, "wait_task", task_id=queued["id"], timeout_seconds=1)

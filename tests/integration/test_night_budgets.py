@@ -25,8 +25,8 @@ DAY = timedelta(days=1)
 @pytest.fixture(autouse=True)
 def _books_balance(deployment: Deployment) -> object:
     yield
-    found = violations(deployment.owner)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.owner)
+    assert not broken, describe_violations(broken)
 
 
 def test_a_used_up_night_budget_starts_nothing_until_the_next_night(deployment: Deployment) -> None:
@@ -40,7 +40,7 @@ def test_a_used_up_night_budget_starts_nothing_until_the_next_night(deployment: 
     assert not deployment.lane(user)["eligible"]
     deployment.move_clock(DAY)
 
-    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [task]
 
 
 def test_tasks_that_used_up_the_night_budget_continue_the_next_night(
@@ -111,7 +111,7 @@ def test_an_approval_does_not_apply_to_an_unstarted_night(
     # More lanes are due than one pass brings to the present, and this one comes last.
     taken = [*deployment.claim().claims, *deployment.claim().claims]
 
-    assert [one.claim.task_id for one in taken] == [run.claim.task_id]
+    assert [claimed.claim.task_id for claimed in taken] == [run.claim.task_id]
 
 
 def test_a_raised_night_budget_lets_waiting_tasks_continue(deployment: Deployment) -> None:
@@ -131,7 +131,7 @@ def test_a_night_starts_only_affordable_tasks(deployment: Deployment) -> None:
     deployment.task(user, max_cost_usd=5)
     small = [deployment.task(user, max_cost_usd=1) for _ in range(4)]
 
-    taken = [one.claim.task_id for one in deployment.claim().claims]
+    taken = [claimed.claim.task_id for claimed in deployment.claim().claims]
 
     assert taken == small[:3]
     assert deployment.lane(user)["night_reserved_usd"] == 3

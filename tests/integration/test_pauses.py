@@ -57,7 +57,7 @@ def test_a_second_pause_brings_a_note_and_changes_nothing_else(
     pause(deployment.dispatcher, target, actor=ME, note="first")
 
     assert pause(deployment.dispatcher, target, actor="human:other") is False
-    assert [one.note for one in list_pauses(deployment.dispatcher)] == ["first"]
+    assert [active_pause.note for active_pause in list_pauses(deployment.dispatcher)] == ["first"]
     assert pause(deployment.dispatcher, target, actor="human:other", note="second") is False
 
     [kept] = list_pauses(deployment.dispatcher)
@@ -94,7 +94,7 @@ def test_a_pause_does_not_affect_other_users_and_pools(deployment: Deployment) -
     taken = deployment.claim()
     resume(deployment.dispatcher, PauseSubject(user_id=paused), actor=ME)
 
-    assert [one.user_id for one in taken.claims] == [free]
+    assert [claimed.user_id for claimed in taken.claims] == [free]
     assert list(deployment.claim(pool="gpu").claims) == []
 
 
@@ -120,7 +120,7 @@ def test_explain_names_the_pause(deployment: Deployment) -> None:
     assert (mine.can_start_more, theirs.can_start_more) == (False, True)
     assert theirs.held_by == []
     assert queue_status(deployment.app, other).can_start_more is False
-    assert [one.target for one in list_pauses(deployment.app)] == ["ada", None]
+    assert [active_pause.target for active_pause in list_pauses(deployment.app)] == ["ada", None]
 
 
 def test_an_unknown_user_or_pool_cannot_be_paused(deployment: Deployment) -> None:
@@ -157,25 +157,28 @@ def test_a_pause_waits_for_a_claim_in_progress_and_then_applies(
 
 
 @pytest.mark.parametrize("kind", ["user", "all"])
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("is_named", [True, False])
 def test_a_pause_also_stops_claims_without_a_pool(
-    deployment: Deployment, kind: str, *, named: bool
+    deployment: Deployment, kind: str, *, is_named: bool
 ) -> None:
     user = deployment.user()
     deployment.task(user)
     target = _target(kind, user)
-    wanted = user if named else None
+    claim_user = user if is_named else None
 
     pause(deployment.dispatcher, target, actor=ME)
     held = claim_one(
-        deployment.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=wanted
+        deployment.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=claim_user
     )
     resume(deployment.dispatcher, target, actor=ME)
 
     assert held is None
     assert (
         claim_one(
-            deployment.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=wanted
+            deployment.dispatcher,
+            holder="sandbox",
+            claim_settings=CLAIM_SETTINGS,
+            user_id=claim_user,
         )
         is not None
     )

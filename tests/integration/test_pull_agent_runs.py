@@ -133,12 +133,17 @@ def test_one_late_result_per_claim_is_stored(agent: PullAgent) -> None:
         agent.api_user.deployment.move_clock(OVER)
         reap(agent.api_user.deployment.dispatcher)
         agent.api_user.deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
-        told = [agent.report(work, "complete", output=[attempt, n]).status_code for n in range(5)]
-        assert told == [409] * 5
+        statuses = [
+            agent.report(work, "complete", output=[attempt, n]).status_code for n in range(5)
+        ]
+        assert statuses == [409] * 5
         agent = register_agent(agent.api_user)
 
     kept = agent.api_user.deployment.rows("SELECT epoch, result FROM stale_results ORDER BY epoch")
-    assert [(one["epoch"], one["result"]["output"]) for one in kept] == [(1, [1, 0]), (2, [2, 0])]
+    assert [(item["epoch"], item["result"]["output"]) for item in kept] == [
+        (1, [1, 0]),
+        (2, [2, 0]),
+    ]
 
 
 def test_a_repeated_completion_succeeds(agent: PullAgent) -> None:
@@ -334,7 +339,7 @@ def test_json_that_cannot_be_returned_is_refused(agent: PullAgent, content: str)
     answer = agent.report(work, "artifacts", name="a", kind="json", content=content)
 
     assert answer.status_code == 400, answer.text
-    assert [one["field"] for one in answer.json()["errors"]] == ["content"]
+    assert [error["field"] for error in answer.json()["errors"]] == ["content"]
     assert not agent.api_user.deployment.rows("SELECT 1 FROM artifacts")
 
 

@@ -447,18 +447,18 @@ def test_both_inserts_of_tasks_are_equal() -> None:
 
 def _cte(statement: str, name: str) -> str:
     """Return the text of a CTE, which ends with a bracket at the start of a line."""
-    found = re.search(
+    match = re.search(
         rf"^(?:WITH |\), ){name} AS (?:MATERIALIZED )?\(\n(.*?)^\)",
         sources()[statement],
         re.MULTILINE | re.DOTALL,
     )
-    assert found is not None, f"{statement} has no CTE called {name}"
-    return found[1]
+    assert match is not None, f"{statement} has no CTE called {name}"
+    return match[1]
 
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:
-    asked = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
-    named = {name for path, _ in modules("app", "workers") for name in asked.findall(read(path))}
+    pattern = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
+    named = {name for path, _ in modules("app", "workers") for name in pattern.findall(read(path))}
     passed_on_by_the_reaper = {"expired_claims", "overdue_runs", "runs_of_dead_workers"}
 
     assert named | passed_on_by_the_reaper == set(sources())

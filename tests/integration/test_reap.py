@@ -129,11 +129,11 @@ def test_a_dead_process_settles_only_the_claims_it_still_held(deployment: Deploy
     user, run = _running(deployment)
     settle(deployment.dispatcher, run, Returned("done"), agent=AGENT)
     _, other = _running(deployment, user)
-    stranger = replace(other.claim, token=uuid4())
+    foreign_claim = replace(other.claim, token=uuid4())
 
-    told = [run.claim, stranger]
+    claims = [run.claim, foreign_claim]
 
-    assert settle_runs_of_dead_process(deployment.dispatcher, told, handling=True) == 0
+    assert settle_runs_of_dead_process(deployment.dispatcher, claims, handling=True) == 0
     assert deployment.state(run.claim.task_id) == "completed"
     assert deployment.state(other.claim.task_id) == "running"
 

@@ -38,7 +38,10 @@ def completed(deployment: Deployment, user: UserId, output: object) -> TaskId:
 
 
 def made(deployment: Deployment, user: UserId, *tasks: NewTask, edges: Any = ()) -> list[TaskId]:
-    return [one.task_id for one in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)]
+    return [
+        submitted.task_id
+        for submitted in submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
+    ]
 
 
 def test_a_task_reads_the_output_of_a_completed_task(deployment: Deployment, user: UserId) -> None:
@@ -73,8 +76,8 @@ def test_a_name_inside_a_request_is_a_reference_and_a_dependency(
     deployment.settle(run, Returned(["a", "b"]))
 
     assert deployment.state(report) == "ready"
-    found = inputs_of(deployment.dispatcher, user, report)
-    assert found == {"research": ["a", "b"], "task:research:output": ["a", "b"]}
+    inputs = inputs_of(deployment.dispatcher, user, report)
+    assert inputs == {"research": ["a", "b"], "task:research:output": ["a", "b"]}
 
 
 def test_parents_are_named_by_name_or_by_id(deployment: Deployment, user: UserId) -> None:
@@ -174,7 +177,7 @@ def test_an_artifact_is_read_by_reference_and_by_its_owner(
 
     assert inputs_of(deployment.dispatcher, run.user_id, reader) == {references[0]: "text"}
     listed = list_artifacts(deployment.app, run.user_id, run.claim.task_id)
-    assert [(one.name, one.kind, one.size) for one in listed] == [
+    assert [(item.name, item.kind, item.size) for item in listed] == [
         ("data", "json", 8),
         ("report", "text", 4),
     ]
@@ -225,10 +228,10 @@ def test_references_of_a_large_graph_are_resolved_in_one_query(
     deployment: Deployment, user: UserId
 ) -> None:
     reference = f"task:{show_task(completed(deployment, user, 7))}:output"
-    asked: list[str] = []
+    queries: list[str] = []
 
     def note(_connection: Any, _cursor: Any, sql: str, *_: Any) -> None:
-        asked.append(sql)
+        queries.append(sql)
 
     event.listen(deployment.app.engine, "after_cursor_execute", note)
     try:
@@ -240,4 +243,4 @@ def test_references_of_a_large_graph_are_resolved_in_one_query(
     finally:
         event.remove(deployment.app.engine, "after_cursor_execute", note)
 
-    assert len([sql for sql in asked if "referred_tasks" in sql]) == 1
+    assert len([sql for sql in queries if "referred_tasks" in sql]) == 1

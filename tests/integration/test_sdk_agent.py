@@ -48,10 +48,10 @@ def test_an_agent_runs_a_handler_to_its_end(api_user: ApiUser) -> None:
 
     task = api_user.created(type="add", payload={"numbers": [1, 2]}, required_capabilities=["sums"])
     api_user.created(type="other")
-    one = agent(api_user)
+    runner = agent(api_user)
 
-    assert one.run_one() is True
-    assert one.run_one() is False, "it takes the types it has handlers for"
+    assert runner.run_one() is True
+    assert runner.run_one() is False, "it takes the types it has handlers for"
 
     done = shown(api_user, task)
     assert (done["status"], done["output"]["sum"], done["cost_usd"]) == ("completed", 3, 0.5)
@@ -97,11 +97,11 @@ def test_a_handler_reads_bytes_as_bytes(api_user: ApiUser) -> None:
         return list(content)
 
     made = api_user.created(type="make")
-    one = agent(api_user)
-    one.run_one()
+    runner = agent(api_user)
+    runner.run_one()
     kept = shown(api_user, made)["output"]
     reader = api_user.created(type="read", context_refs=[f"artifact:{kept}"])
-    one.run_one()
+    runner.run_one()
 
     assert shown(api_user, reader)["output"] == [0x89, 0xFF]
 
@@ -132,9 +132,9 @@ def test_a_handler_spawns_waits_and_is_called_again(api_user: ApiUser) -> None:
         return "made"
 
     task = api_user.created(type="parent")
-    one = agent(api_user)
+    runner = agent(api_user)
 
-    assert [one.run_one() for _ in range(4)] == [True, True, True, False]
+    assert [runner.run_one() for _ in range(4)] == [True, True, True, False]
 
     assert shown(api_user, task)["output"] == {"child": "made", "input": "made"}
 
@@ -150,12 +150,12 @@ def test_a_stopped_agent_releases_its_task(api_user: ApiUser) -> None:
             threading.Event().wait(0.01)
 
     task = api_user.created(type="long")
-    one = agent(api_user)
-    running = threading.Thread(target=one.run)
+    runner = agent(api_user)
+    running = threading.Thread(target=runner.run)
     running.start()
     assert begun.wait(20)
 
-    one.stop()
+    runner.stop()
     running.join(20)
 
     row = api_user.deployment.row(api_user.row_id(task["id"]))

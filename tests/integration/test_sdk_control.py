@@ -35,7 +35,7 @@ def test_dead_letters_are_read_and_resolved(api_user: ApiUser) -> None:
         of_group = list(client.dead_letters.list(fingerprint=group.fingerprint))
 
         assert group.count == 3
-        assert [one.task_id for one in of_group] == [third, second, first]
+        assert [item.task_id for item in of_group] == [third, second, first]
         assert client.dead_letters.retry(first, note="again").state == "ready"
         assert client.dead_letters.cancel(second).state == "dead_lettered"
         assert client.dead_letters.modify_and_retry(third, {"title": "x"}).state == "ready"

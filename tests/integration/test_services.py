@@ -302,10 +302,10 @@ def test_a_run_past_its_timeout_is_failed(deployment: Deployment, queue: TaskQue
     before = queue.get_timed_out_tasks()
     deployment.move_clock(timedelta(minutes=30, seconds=5))
 
-    found = queue.get_timed_out_tasks()
+    overdue = queue.get_timed_out_tasks()
     queue.mark_failed(task.id, "Timeout")
 
-    assert (before, found) == ([], [task.id])
+    assert (before, overdue) == ([], [task.id])
     row = deployment.row(parse_task(task.id))
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "plan_timeout")
     assert deployment.lane(user)["used_seconds"] == 1800

@@ -224,8 +224,8 @@ def test_the_controller_skips_users_whose_lock_is_held(deployment: Deployment) -
 
     selected = [alice.select_next_task(alice.read_capacity()) for _ in range(3)]
 
-    owners = {one.user_id for one in selected if one}
-    assert [one is None for one in selected] == [False, False, True]
+    owners = {item.user_id for item in selected if item}
+    assert [item is None for item in selected] == [False, False, True]
     assert len(owners) == 2
 
 
@@ -247,7 +247,7 @@ def test_a_task_that_cannot_be_dispatched_is_released(
     reached = told(worker_liveness="300", redis_url=redis.url)
     lost = told(worker_liveness="300", redis_url="redis://127.0.0.1:1/0")
     controllers = [
-        QueueControllerV2(deployment.dispatcher, one, user="alice") for one in (lost, reached)
+        QueueControllerV2(deployment.dispatcher, item, user="alice") for item in (lost, reached)
     ]
     controllers[0].enqueue("site", "one")
 

@@ -63,13 +63,13 @@ def plant(
 
 
 def sound(deployment: Deployment) -> None:
-    found = violations(deployment.owner)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.owner)
+    assert not broken, describe_violations(broken)
 
 
 def finish(deployment: Deployment, *tasks: TaskId, output: object = None) -> None:
-    for one in begin(deployment, *tasks):
-        assert deployment.settle(one, Returned(output))
+    for started in begin(deployment, *tasks):
+        assert deployment.settle(started, Returned(output))
 
 
 def test_a_child_joins_its_parents_graph_at_once(deployment: Deployment, run: Run) -> None:
@@ -127,8 +127,10 @@ def test_a_repeated_run_does_not_double_its_children(deployment: Deployment, run
 
     second = [plant(deployment.dispatcher, again, f"#{n}", title="other") for n in range(1, 5)]
 
-    assert [one.task_id for one in second[:3]] == [one.task_id for one in first]
-    assert [one.created for one in second] == [False, False, False, True]
+    assert [submitted.task_id for submitted in second[:3]] == [
+        submitted.task_id for submitted in first
+    ]
+    assert [submitted.created for submitted in second] == [False, False, False, True]
     assert len(children_of(deployment.dispatcher, run.claim.task_id)) == 4
 
 
@@ -142,7 +144,7 @@ def test_two_calls_under_one_key_at_once_make_one_child(
         Rival(connect, "second", plant, run),
     )
 
-    assert [one.created for one in answers] == [True, False]
+    assert [submitted.created for submitted in answers] == [True, False]
     assert answers[0].task_id == answers[1].task_id
 
 
@@ -226,11 +228,11 @@ def test_siblings_may_wait_for_each_other(deployment: Deployment, run: Run) -> N
 
 
 def test_a_child_can_wait_only_for_tasks_of_its_graph(deployment: Deployment, run: Run) -> None:
-    stranger = deployment.task(run.user_id)
+    unrelated_task = deployment.task(run.user_id)
     foreign = deployment.task(deployment.user())
 
     with pytest.raises(InvalidRequest, match="another graph"):
-        plant(deployment.dispatcher, run, after=(stranger,))
+        plant(deployment.dispatcher, run, after=(unrelated_task,))
     with pytest.raises(TaskNotFound):
         plant(deployment.dispatcher, run, after=(foreign,))
 
@@ -358,11 +360,12 @@ def test_a_parent_reads_the_states_of_failed_and_cancelled_children(
 
     assert deployment.state(behind) == "cancelled"
     assert deployment.state(run.claim.task_id) == "ready"
-    found = {
-        one.key: (one.state, one.error) for one in children_of(deployment.app, run.claim.task_id)
+    ended_children = {
+        child.key: (child.state, child.error)
+        for child in children_of(deployment.app, run.claim.task_id)
     }
-    assert found["fails"] == ("dead_lettered", "no key")
-    assert found["stopped"] == ("cancelled", None)
+    assert ended_children["fails"] == ("dead_lettered", "no key")
+    assert ended_children["stopped"] == ("cancelled", None)
     assert deployment.one("SELECT status FROM dags")["status"] == "running"
     sound(deployment)
 
@@ -418,7 +421,9 @@ def test_cancelling_a_suspended_task_cancels_its_open_children(
 
     cancel(deployment.app, run.user_id, run.claim.task_id, actor=ACTOR)
 
-    states = [deployment.state(one) for one in (run.claim.task_id, waits, runs, done, grandchild)]
+    states = [
+        deployment.state(task_id) for task_id in (run.claim.task_id, waits, runs, done, grandchild)
+    ]
     assert states == ["cancelled", "cancelled", "running", "completed", "cancelled"]
     assert deployment.row(waits)["failure_reason"] == "parent_cancelled"
     assert deployment.row(runs)["cancel_requested_at"] is not None
@@ -436,7 +441,7 @@ def test_a_task_that_was_asked_to_stop_is_cancelled_instead_of_suspended(
 
     wait(deployment, run, child)
 
-    assert [deployment.state(one) for one in (run.claim.task_id, child)] == [
+    assert [deployment.state(task_id) for task_id in (run.claim.task_id, child)] == [
         "cancelled",
         "cancelled",
     ]

@@ -131,12 +131,12 @@ def finished(served: LiveApi, **fields: Any) -> TaskId:
 def test_the_stream_of_a_task_has_all_its_events_and_ends(served: LiveApi, client: Client) -> None:
     task_id = finished(served)
 
-    told = list(client.tasks.stream(show_task(task_id)))
+    events = list(client.tasks.stream(show_task(task_id)))
 
-    assert [event.state for event in told] == ["ready", "claimed", "running", "completed"]
-    assert [event.id for event in told] == sorted({event.id for event in told})
-    assert told[-1].status.is_final
-    assert {event.task_id for event in told} == {show_task(task_id)}
+    assert [event.state for event in events] == ["ready", "claimed", "running", "completed"]
+    assert [event.id for event in events] == sorted({event.id for event in events})
+    assert events[-1].status.is_final
+    assert {event.task_id for event in events} == {show_task(task_id)}
 
 
 def test_a_stream_sends_events_as_they_happen(
@@ -150,12 +150,12 @@ def test_a_stream_sends_events_as_they_happen(
     task_id = served.deployment.task(served.user)
     cancel(served.deployment.app, served.user, task_id, actor="test")
 
-    told = reader.wait_for(2)
-    assert [(event.task_id, event.state) for event in told] == [
+    events = reader.wait_for(2)
+    assert [(event.task_id, event.state) for event in events] == [
         (show_task(task_id), "ready"),
         (show_task(task_id), "cancelled"),
     ]
-    assert show_task(other) not in {event.task_id for event in told}
+    assert show_task(other) not in {event.task_id for event in events}
 
 
 def test_a_graphs_stream_ends_with_the_graph(
@@ -169,12 +169,12 @@ def test_a_graphs_stream_ends_with_the_graph(
     reader.wait_for(2)
 
     finished(served)
-    for one in (second, first):
-        cancel(served.deployment.app, served.user, one.task_id, actor="test")
+    for submitted in (second, first):
+        cancel(served.deployment.app, served.user, submitted.task_id, actor="test")
 
-    told = reader.ended()
-    assert {event.dag_id for event in told} == {show_dag(first.dag_id)}
-    assert [event.state for event in told[-2:]] == ["cancelled", "cancelled"]
+    events = reader.ended()
+    assert {event.dag_id for event in events} == {show_dag(first.dag_id)}
+    assert [event.state for event in events[-2:]] == ["cancelled", "cancelled"]
 
 
 def test_a_cut_connection_loses_nothing_and_repeats_nothing(
@@ -192,9 +192,9 @@ def test_a_cut_connection_loses_nothing_and_repeats_nothing(
             if number % 4 == 2:
                 link.cut()
 
-        told = reader.wait_for(12)
+        events = reader.wait_for(12)
 
-    assert [event.task_id for event in told] == expected
+    assert [event.task_id for event in events] == expected
 
 
 def test_a_stopping_server_ends_its_streams_at_once(
@@ -229,8 +229,8 @@ def test_an_event_that_commits_late_is_sent_in_its_order(
     )
 
     other = served.deployment.user()
-    stranger = stream_clients.client(served.url, served.another_key(other))
-    theirs = stream_clients.listen(stranger.stream(after=0))
+    other_client = stream_clients.client(served.url, served.another_key(other))
+    theirs = stream_clients.listen(other_client.stream(after=0))
     quick = served.deployment.task(other)
     newest = deployment.one("SELECT max(id) AS id FROM events")["id"]
     wait_until(
@@ -349,12 +349,12 @@ def test_a_burst_of_streams_stays_within_the_limit(served: LiveApi) -> None:
             over.wait(20)
 
     threads = [threading.Thread(target=listen) for _ in range(12)]
-    for one in threads:
-        one.start()
+    for thread in threads:
+        thread.start()
     wait_until(lambda: len(answers) == len(threads), what="every answer to begin")
     over.set()
-    for one in threads:
-        one.join(20)
+    for thread in threads:
+        thread.join(20)
 
     assert sorted(answers) == [200] * 3 + [429] * 9
 
@@ -432,9 +432,9 @@ def test_many_streams_share_a_few_connections(
                 return await asyncio.gather(*listeners)
 
         open_now: list[int] = []
-        told = asyncio.run(all_of_them())
+        events = asyncio.run(all_of_them())
 
-    assert len({event.id for event in told}) == 1
+    assert len({event.id for event in events}) == 1
     assert open_now[0] <= 10
 
 

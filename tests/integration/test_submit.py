@@ -189,8 +189,8 @@ def test_two_submits_with_one_key_at_once_make_one_task(
         queue_up(connect, rivals)
     answers: list[Submitted] = [rival.answer() for rival in rivals]
 
-    assert sorted(one.created for one in answers) == [False, True]
-    assert len({one.task_id for one in answers}) == 1
+    assert sorted(submitted.created for submitted in answers) == [False, True]
+    assert len({submitted.task_id for submitted in answers}) == 1
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 1
 
 
@@ -212,18 +212,18 @@ def test_a_graph_submitted_again_returns_the_first(deployment: Deployment) -> No
 
     again = submit_graph(deployment.app, user, tasks, LOOSE, edges=edges)
 
-    assert [one.task_id for one in again] == [one.task_id for one in first]
-    assert {one.created for one in again} == {False}
+    assert [submitted.task_id for submitted in again] == [submitted.task_id for submitted in first]
+    assert {submitted.created for submitted in again} == {False}
     assert deployment.one("SELECT count(*) AS n FROM task_edges")["n"] == 2
 
 
 def test_a_graph_that_repeats_only_some_keys_is_refused_whole(deployment: Deployment) -> None:
     user = deployment.user()
-    known, new = (replace(PLAIN, idempotency_key=f"step-{n}") for n in range(2))
-    submit(deployment.app, user, known, LOOSE)
+    repeated, new = (replace(PLAIN, idempotency_key=f"step-{n}") for n in range(2))
+    submit(deployment.app, user, repeated, LOOSE)
 
     with pytest.raises(InvalidRequest, match="idempotency_key"):
-        submit_graph(deployment.app, user, [known, new], LOOSE, edges=[Edge(0, 1)])
+        submit_graph(deployment.app, user, [repeated, new], LOOSE, edges=[Edge(0, 1)])
 
     assert deployment.lane(user)["waiting"] == 1
 
@@ -233,12 +233,12 @@ def test_a_graph_is_inserted_whole_with_its_children_waiting(deployment: Deploym
 
     root, left, right, last = _diamond(deployment, user)
 
-    states = [deployment.row(one.task_id)["state"] for one in (root, left, right, last)]
-    unmet = [deployment.row(one.task_id)["unmet"] for one in (root, left, right, last)]
+    states = [deployment.row(submitted.task_id)["state"] for submitted in (root, left, right, last)]
+    unmet = [deployment.row(submitted.task_id)["unmet"] for submitted in (root, left, right, last)]
     dag = deployment.one("SELECT * FROM dags")
     assert states == ["ready", "pending", "pending", "pending"]
     assert unmet == [0, 1, 1, 2]
-    assert {one.dag_id for one in (root, left, right, last)} == {dag["id"]}
+    assert {submitted.dag_id for submitted in (root, left, right, last)} == {dag["id"]}
     assert (dag["total"], dag["open"], dag["finished_at"]) == (4, 4, None)
     lane = deployment.lane(user)
     assert (lane["ready"], lane["waiting"]) == (1, 4)
@@ -276,7 +276,7 @@ def _assert_empty(deployment: Deployment, user: UserId) -> None:
 def test_tasks_without_edges_are_graphs_of_their_own(deployment: Deployment) -> None:
     made = submit_graph(deployment.app, deployment.user(), [PLAIN] * 3, LOOSE)
 
-    assert len({one.dag_id for one in made}) == 3
+    assert len({submitted.dag_id for submitted in made}) == 3
     assert deployment.one("SELECT count(*) AS n FROM graphs WHERE total = 1")["n"] == 3
 
 

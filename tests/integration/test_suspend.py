@@ -71,21 +71,21 @@ def test_a_child_that_is_named_twice_is_waited_for_once(deployment: Deployment, 
     assert_invariants(deployment)
 
 
-@pytest.mark.parametrize("whose", ["own", "another graph's", "another user's", "nobody's"])
+@pytest.mark.parametrize("owner", ["own", "another graph's", "another user's", "nobody's"])
 def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
-    deployment: Deployment, run: Run, whose: str
+    deployment: Deployment, run: Run, owner: str
 ) -> None:
     mate = deployment.running(run.user_id)
     child = plant(deployment, run)
-    stranger = {
+    unrelated_task = {
         "own": run.claim.task_id,
         "another graph's": mate.claim.task_id,
         "another user's": deployment.task(deployment.user()),
         "nobody's": new_task_id(),
-    }[whose]
+    }[owner]
 
     ends: list[tuple[Run, Result]] = [
-        (run, WaitingForTasks((child, stranger), cost_usd=0.5)),
+        (run, WaitingForTasks((child, unrelated_task), cost_usd=0.5)),
         (mate, Returned("fine")),
     ]
     settled = settle_all(deployment.dispatcher, ends, agent=AGENT)
@@ -93,7 +93,7 @@ def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
     assert len(settled.won) == 2
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "invalid_wait")
-    assert show_task(stranger) in row["error"]
+    assert show_task(unrelated_task) in row["error"]
     assert not deployment.rows("SELECT * FROM task_edges")
     assert deployment.state(mate.claim.task_id) == "completed"
     assert_invariants(deployment)
@@ -108,12 +108,12 @@ def test_a_suspended_task_is_shown_as_waiting_for_its_subtasks(
 
     shown = get_task(deployment.app, run.user_id, task)
     [listed] = [
-        one for one in list_tasks(deployment.app, run.user_id, limit=5) if one.id == shown.id
+        task for task in list_tasks(deployment.app, run.user_id, limit=5) if task.id == shown.id
     ]
     drawn = get_dag(deployment.app, run.user_id, DagId(deployment.row(task)["dag_id"]))
 
     assert (shown.state, shown.wait_reason, listed.wait_reason) == ("pending", *["children"] * 2)
-    assert [one.wait_reason for one in drawn.tasks] == ["children", None]
+    assert [task.wait_reason for task in drawn.tasks] == ["children", None]
     assert state_text(Task.model_validate(shown)) == "pending (waits for its subtasks)"
     end(deployment, child, Returned())
     assert get_task(deployment.app, run.user_id, task).wait_reason is None

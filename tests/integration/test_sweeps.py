@@ -129,10 +129,10 @@ def test_the_timeouts_sweep_ends_a_run_and_orders_it_killed(
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
     assert order is not None
-    said = json.loads(base64.b64decode(json.loads(order["data"])["body"]))
-    assert said["method"] == "revoke"
-    assert said["arguments"]["task_id"] == message_id(run.claim)
-    assert (said["arguments"]["terminate"], said["arguments"]["signal"]) == (True, "SIGKILL")
+    body = json.loads(base64.b64decode(json.loads(order["data"])["body"]))
+    assert body["method"] == "revoke"
+    assert body["arguments"]["task_id"] == message_id(run.claim)
+    assert (body["arguments"]["terminate"], body["arguments"]["signal"]) == (True, "SIGKILL")
 
 
 def test_the_dispatch_sweep_fills_slots_when_no_dispatcher_does(

@@ -77,8 +77,8 @@ def only(deployment: Deployment, user: UserId) -> Trigger:
 
 
 def sound(deployment: Deployment) -> None:
-    found = violations(deployment.dispatcher)
-    assert not found, describe_violations(found)
+    broken = violations(deployment.dispatcher)
+    assert not broken, describe_violations(broken)
 
 
 def test_a_completed_graph_fires_its_trigger_once(
@@ -261,8 +261,8 @@ def test_an_unreadable_stored_graph_does_not_block_other_triggers(
     end(deployment, task, Returned())
 
     assert fire_due(deployment.dispatcher, LOOSE) == 1
-    told = deployment.one("SELECT refusal FROM dag_triggers WHERE id = :id", id=old)["refusal"]
-    assert "graph: cannot be read any more" in told
+    refusal = deployment.one("SELECT refusal FROM dag_triggers WHERE id = :id", id=old)["refusal"]
+    assert "graph: cannot be read any more" in refusal
 
 
 def test_an_unexpected_error_affects_only_its_own_trigger(

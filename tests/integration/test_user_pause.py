@@ -26,7 +26,7 @@ def test_a_user_pauses_and_resumes_their_own_work(
         paused = run("pause", "--me", "--note", "a holiday")
         again = run("pause", "--me")
         task = deployment.task(served.user)
-        told = run("explain", show_task(task), "--json")
+        explained = run("explain", show_task(task), "--json")
         resumed = json.loads(run("resume", "--me", "--json").stdout)
         twice = run("resume", "--me")
         pause(deployment.app, PauseSubject(user_id=served.user), actor="human:operator")
@@ -35,7 +35,7 @@ def test_a_user_pauses_and_resumes_their_own_work(
 
     assert (paused.stdout, paused.stderr) == ("Paused your work.\n", "")
     assert again.stderr == "Your work was paused already.\n"
-    assert "overnight resume --me" in json.loads(told.stdout)["reasons"][0]["message"]
+    assert "overnight resume --me" in json.loads(explained.stdout)["reasons"][0]["message"]
     assert resumed == {"scope": "user", "target": "me", "paused": False, "changed": True}
     assert twice.stderr == "Your work was not paused.\n"
     assert "only an operator ends that" in refused.stderr

@@ -28,17 +28,17 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def test_a_user_sets_and_removes_their_window(api_user: ApiUser) -> None:
-    guest = api_user.guest()
+    other_user = api_user.guest()
 
-    given = api_user.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
+    changed = api_user.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
 
-    assert given.status_code == 200, given.text
-    shown = given.json()["window"]
+    assert changed.status_code == 200, changed.text
+    shown = changed.json()["window"]
     assert shown.pop("turns_at") is not None
     assert shown == {**BERLIN, "at_closing": "stop"}
     limits = api_user.ask("GET", "/api/v1/users/me/limits").json()
     assert limits["window"] == "22:00-06:00 Europe/Berlin (stop)"
-    assert guest.ask("GET", "/api/v1/users/me").json()["window"] is None
+    assert other_user.ask("GET", "/api/v1/users/me").json()["window"] is None
     trail = api_user.deployment.rows("SELECT actor, act FROM audit_log WHERE act = 'user.changed'")
     assert trail == [{"actor": f"user:{api_user.user}", "act": "user.changed"}]
 
@@ -117,14 +117,14 @@ def test_the_client_and_the_command_set_the_window(
         monkeypatch.setenv("OVERNIGHT_API_KEY", served.key)
 
         none = run("window")
-        given = run("window", "--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
+        changed = run("window", "--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
         shown = json.loads(run("window", "--json").stdout)["window"]
         half = run("window", "--zone", "Europe/Berlin")
         wrong = run("window", "--zone", "Mars", "--from", "22:00", "--to", "06:00")
         off = run("window", "--off")
 
     assert none.stdout == "Your work may start at any time.\n"
-    assert given.stdout == "Your work may start 22:00-06:00 Europe/Berlin; at closing: finish.\n"
+    assert changed.stdout == "Your work may start 22:00-06:00 Europe/Berlin; at closing: finish.\n"
     assert (shown["opens"], shown["at_closing"]) == ("22:00", "finish")
     assert half.exit_code == wrong.exit_code == 2
     assert "Mars" in wrong.stderr

@@ -232,8 +232,8 @@ def test_lanes_with_a_due_window_make_the_dispatcher_poll_again(
 
     passes = [evening.claim() for _ in range(3)]
 
-    assert [len(one.claims) for one in passes] == [0, 1, 0]
-    assert [one.more for one in passes] == [True, True, False]
+    assert [len(claim_pass.claims) for claim_pass in passes] == [0, 1, 0]
+    assert [claim_pass.more for claim_pass in passes] == [True, True, False]
 
 
 def test_the_window_is_shown_to_users_and_operators(evening: Deployment) -> None:
@@ -264,7 +264,7 @@ def test_a_forecast_waits_for_the_window_to_open(evening: Deployment) -> None:
         for owner, task in ((user, shut_out), (late, carried), (late, next_one))
     ]
     batch = [NewTask(title="a", type="echo")]
-    planned = [plan(evening.app, one, batch, LOOSE, workers).steps[0] for one in (user, late)]
+    planned = [plan(evening.app, owner, batch, LOOSE, workers).steps[0] for owner in (user, late)]
 
     assert starts == [OPENS, OPENS - timedelta(hours=1), OPENS]
     assert [step.start.p50_at for step in planned] == [OPENS, OPENS]
@@ -307,18 +307,18 @@ def test_a_window_that_closes_in_the_middle_of_a_pass_is_closed(
     assert claimed(evening) == 0
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_direct_claim_respects_the_window(evening: Deployment, *, named: bool) -> None:
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_direct_claim_respects_the_window(evening: Deployment, *, is_named: bool) -> None:
     user = evening.user(**NIGHT)
     evening.task(user, timeout_seconds=60)
     evening.task(user, timeout_seconds=60)
-    wanted = user if named else None
+    claim_user = user if is_named else None
 
     found = []
     for instant in (OPENS - TICK, OPENS, CLOSES):
         evening.set_clock(instant)
         one = gate.claim_one(
-            evening.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=wanted
+            evening.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=claim_user
         )
         found.append(one is not None)
 

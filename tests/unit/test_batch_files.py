@@ -21,9 +21,9 @@ tasks:
 
 
 def kinds(text: str) -> list[str]:
-    found, wrong = entries(read(text))
+    parsed, wrong = entries(read(text))
     assert not wrong, [fault.line_text("file") for fault in wrong]
-    return [f"{type(entry.content).__name__} {entry.content.title}" for entry in found]
+    return [f"{type(entry.content).__name__} {entry.content.title}" for entry in parsed]
 
 
 def faults(text: str) -> list[str]:
@@ -56,7 +56,7 @@ def test_a_file_holds_graphs_and_tasks_in_their_order(text: str, held: list[str]
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (
             GRAPH.replace("- research", "- reserch"),
@@ -86,10 +86,10 @@ def test_a_file_holds_graphs_and_tasks_in_their_order(text: str, held: list[str]
         ('{\n "title": "x",\n "priority": 7}', "f.yaml:3: priority: is too large"),
     ],
 )
-def test_an_error_names_its_line_and_field(text: str, told: str) -> None:
+def test_an_error_names_its_line_and_field(text: str, expected: str) -> None:
     [fault] = faults(text)
 
-    assert fault.startswith(told)
+    assert fault.startswith(expected)
 
 
 def test_every_error_of_a_file_is_reported() -> None:
@@ -104,9 +104,9 @@ def test_wrong_fields_and_a_wrong_graph_are_reported_together() -> None:
         "- name: c\n  after: [7]\n- name: a\n"
     )
 
-    told = [fault.partition(" (allowed")[0] for fault in faults(text)]
+    messages = [fault.partition(" (allowed")[0] for fault in faults(text)]
 
-    assert told == [
+    assert messages == [
         "f.yaml:4: tasks.0.priority: is too large",
         "f.yaml:6: tasks.1.after.0: no task of this graph is called 'aa'; did you mean 'a'?",
         "f.yaml:8: tasks.2.after.0: is not a JSON object",
@@ -120,11 +120,11 @@ def test_a_single_dependency_needs_no_list(after: str) -> None:
 
     assert not wrong
     assert isinstance(entry.content, DagCreate)
-    assert [one.task for one in entry.content.tasks[1].after] == ["a"]
+    assert [task.task for task in entry.content.tasks[1].after] == ["a"]
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "words"),
+    ("text", "line", "expected"),
     [
         ("title: a\ntitle: b\n", 2, "'title' is given twice"),
         ("title: [a\n", 2, "neither YAML nor JSON"),
@@ -147,9 +147,9 @@ def test_a_single_dependency_needs_no_list(after: str) -> None:
     ],
 )
 def test_an_invalid_batch_is_reported_with_its_line(
-    text: str, line: int | None, words: str
+    text: str, line: int | None, expected: str
 ) -> None:
-    with pytest.raises(Unreadable, match=words) as refused:
+    with pytest.raises(Unreadable, match=expected) as refused:
         entries(read(text))
 
     if line is not None:
@@ -205,12 +205,15 @@ def test_yaml_anchors_share_fields_between_tasks() -> None:
 
 
 def test_the_default_source_is_the_command_line() -> None:
-    found, _ = entries(read(f"{GRAPH}---\n- title: a\n- title: b\n  source: web\n"))
+    parsed, _ = entries(read(f"{GRAPH}---\n- title: a\n- title: b\n  source: web\n"))
 
-    [graph, first, second] = [entry.content for entry in found]
+    [graph, first, second] = [entry.content for entry in parsed]
     assert isinstance(graph, DagCreate)
     assert {task.source for task in graph.tasks} == {"cli"}
-    assert [one.source for one in (first, second) if isinstance(one, TaskCreate)] == ["cli", "web"]
+    assert [item.source for item in (first, second) if isinstance(item, TaskCreate)] == [
+        "cli",
+        "web",
+    ]
 
 
 def test_the_schema_describes_the_accepted_files() -> None:

@@ -37,9 +37,11 @@ def test_the_client_knows_every_field_of_the_filter() -> None:
 
 def test_the_bulk_filter_has_the_fields_of_the_list_filter() -> None:
     listing = reference.openapi_document()["paths"]["/api/v1/tasks"]["get"]
-    asked = {one["name"] for one in listing["parameters"] if one["in"] == "query"}
+    parameters = {
+        parameter["name"] for parameter in listing["parameters"] if parameter["in"] == "query"
+    }
 
-    assert asked - {"limit", "before"} == set(TaskFilter.model_fields)
+    assert parameters - {"limit", "before"} == set(TaskFilter.model_fields)
 
 
 def test_a_duration_is_counted_back_from_now() -> None:

@@ -69,10 +69,10 @@ def test_input_that_is_not_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize(
-    "given", ["0AA", "aa", "task_01j8k0000000000000000000aa", "01J8K" + "0" * 19 + "A"]
+    "value", ["0AA", "aa", "task_01j8k0000000000000000000aa", "01J8K" + "0" * 19 + "A"]
 )
-def test_a_task_is_found_by_a_unique_beginning_or_ending(given: str) -> None:
-    assert short_ids.choose(given, [ALPHA, BETA], among="task") == ALPHA
+def test_a_task_is_found_by_a_unique_beginning_or_ending(value: str) -> None:
+    assert short_ids.choose(value, [ALPHA, BETA], among="task") == ALPHA
 
 
 def test_an_abbreviation_of_two_ids_lists_both() -> None:
@@ -84,10 +84,10 @@ def test_an_abbreviation_of_two_ids_lists_both() -> None:
     assert BETA in caught.value.message
 
 
-@pytest.mark.parametrize("given", ["", "task_", "  "])
-def test_an_empty_id_is_refused(given: str) -> None:
+@pytest.mark.parametrize("value", ["", "task_", "  "])
+def test_an_empty_id_is_refused(value: str) -> None:
     with pytest.raises(CommandFailure):
-        short_ids.choose(given, [ALPHA], among="task")
+        short_ids.choose(value, [ALPHA], among="task")
 
 
 def test_control_characters_are_printed_as_escapes() -> None:

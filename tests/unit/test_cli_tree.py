@@ -102,7 +102,7 @@ def test_the_shell_completes_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "expected"),
     [
         (["ad"], "Did you mean 'add'"),
         (["--nope"], "No such option"),
@@ -115,14 +115,14 @@ def test_the_shell_completes_commands() -> None:
         (["sweep"], "Missing argument 'NAME'"),
     ],
 )
-def test_wrong_usage_prints_one_line_and_exits_2(arguments: list[str], words: str) -> None:
+def test_wrong_usage_prints_one_line_and_exits_2(arguments: list[str], expected: str) -> None:
     refused = run(*arguments)
 
     assert refused.exit_code == Code.USAGE
     assert refused.stdout == ""
     first, *rest = refused.stderr.splitlines()
     assert first.startswith("Error: ")
-    assert words in first
+    assert expected in first
     assert len(rest) <= 1
 
 
@@ -197,14 +197,14 @@ def test_no_process_gets_a_secret_as_an_argument() -> None:
         }
     )
 
-    told = [
+    arguments = [
         *processes.worker_arguments(settings),
         *processes.maintenance_arguments(),
         *processes.beat_arguments(),
         *processes.flower_arguments(settings),
     ]
 
-    assert not [word for word in told if "hidden" in word]
+    assert not [argument for argument in arguments if "hidden" in argument]
 
 
 def test_an_api_port_in_use_is_reported_without_a_traceback(taken_port: int) -> None:

@@ -67,7 +67,7 @@ def test_the_parser_sends_the_request_of_curl(
     server: tuple[str, list[Seen]], tmp_path: Path, arguments: list[str], expected: Seen
 ) -> None:
     url, seen = server
-    given = [word.replace("{url}", url) for word in arguments]
+    given = [argument.replace("{url}", url) for argument in arguments]
     real = shutil.which("curl")
 
     for program in filter(None, (str(curl.installed(tmp_path / "bin") / "curl"), real)):

@@ -24,7 +24,7 @@ DONE = TaskEnd(COMPLETED)
 
 
 @pytest.mark.parametrize(
-    ("condition", "wanted"),
+    ("condition", "expected"),
     [
         (Condition.SUCCESS, {COMPLETED}),
         (Condition.FINISHED, {COMPLETED, DEAD, CANCELLED}),
@@ -32,15 +32,17 @@ DONE = TaskEnd(COMPLETED)
     ],
 )
 def test_an_edge_is_met_by_a_state_of_its_condition(
-    condition: Condition, wanted: set[State]
+    condition: Condition, expected: set[State]
 ) -> None:
-    assert {one for one in FINAL if is_met(condition, OnUnmet.CANCEL, one)} == wanted
-    assert all(is_met(condition, OnUnmet.CONTINUE, one) for one in FINAL)
+    assert {state for state in FINAL if is_met(condition, OnUnmet.CANCEL, state)} == expected
+    assert all(is_met(condition, OnUnmet.CONTINUE, state) for state in FINAL)
 
 
 @pytest.mark.parametrize("parent", sorted(OPEN))
 def test_a_parent_that_has_not_ended_meets_no_edge(parent: State) -> None:
-    assert not any(is_met(one, policy, parent) for one in Condition for policy in OnUnmet)
+    assert not any(
+        is_met(condition, policy, parent) for condition in Condition for policy in OnUnmet
+    )
 
 
 @pytest.mark.parametrize(

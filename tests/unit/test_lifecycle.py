@@ -157,10 +157,10 @@ def test_a_state_that_is_no_status_means_itself(state: State) -> None:
     assert states_of(state.value) == {state}
 
 
-@pytest.mark.parametrize("word", ["", "PENDING", "done", "pending "])
-def test_an_unknown_state_name_is_refused(word: str) -> None:
+@pytest.mark.parametrize("state_name", ["", "PENDING", "done", "pending "])
+def test_an_unknown_state_name_is_refused(state_name: str) -> None:
     with pytest.raises(ValueError, match="is not a valid State"):
-        states_of(word)
+        states_of(state_name)
 
 
 @pytest.mark.parametrize("event", list(LifecycleEvent))

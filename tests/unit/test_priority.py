@@ -26,28 +26,28 @@ from overnight_server.domain.priority import (
 SCORES = range(101)
 
 
-@pytest.mark.parametrize(("word", "stored"), [(1, 5), (2, 20), (3, 50), (4, 70)])
-def test_each_api_priority_has_its_score(word: int, stored: int) -> None:
-    assert score(word) == stored
+@pytest.mark.parametrize(("priority_number", "stored"), [(1, 5), (2, 20), (3, 50), (4, 70)])
+def test_each_api_priority_has_its_score(priority_number: int, stored: int) -> None:
+    assert score(priority_number) == stored
 
 
-@pytest.mark.parametrize("word", sorted(SCORE_OF))
-def test_a_priority_survives_storing(word: int) -> None:
-    assert priority_of(score(word)) == word
+@pytest.mark.parametrize("priority_number", sorted(SCORE_OF))
+def test_a_priority_survives_storing(priority_number: int) -> None:
+    assert priority_of(score(priority_number)) == priority_number
 
 
 def test_both_defaults_are_the_same_priority() -> None:
     assert score(3) == DEFAULT_SCORE
 
 
-@pytest.mark.parametrize("word", [0, 5, -1])
-def test_other_priorities_are_refused(word: int) -> None:
+@pytest.mark.parametrize("priority_number", [0, 5, -1])
+def test_other_priorities_are_refused(priority_number: int) -> None:
     with pytest.raises(KeyError):
-        score(word)
+        score(priority_number)
 
 
 @pytest.mark.parametrize(
-    ("first", "last", "name", "word"),
+    ("first", "last", "name", "priority_number"),
     [
         (0, 9, "critical", 1),
         (10, 29, "high", 2),
@@ -56,17 +56,19 @@ def test_other_priorities_are_refused(word: int) -> None:
         (80, 100, "background", 4),
     ],
 )
-def test_a_band_reaches_from_end_to_end(first: int, last: int, name: str, word: int) -> None:
+def test_a_band_reaches_from_end_to_end(
+    first: int, last: int, name: str, priority_number: int
+) -> None:
     band = range(first, last + 1)
 
     assert {tier(stored) for stored in band} == {name}
-    assert {priority_of(stored) for stored in band} == {word}
+    assert {priority_of(stored) for stored in band} == {priority_number}
 
 
 def test_every_score_has_a_priority_in_order() -> None:
-    words = [priority_of(stored) for stored in SCORES]
+    priorities = [priority_of(stored) for stored in SCORES]
 
-    assert all(earlier <= later for earlier, later in pairwise(words))
+    assert all(earlier <= later for earlier, later in pairwise(priorities))
 
 
 def test_critical_is_the_band_that_ageing_leaves_alone() -> None:

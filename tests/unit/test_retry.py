@@ -100,7 +100,7 @@ def test_a_thousand_attempts_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("classes", "wanted"),
+    ("classes", "expected"),
     [
         (["timeout"], True),
         (["crash"], True),
@@ -117,8 +117,10 @@ def test_a_thousand_attempts_do_not_overflow() -> None:
         (["error", "auth_failure"], False),
     ],
 )
-def test_the_default_policy_retries_transient_failures(classes: list[str], *, wanted: bool) -> None:
-    assert RetryRules().wants(*classes) is wanted
+def test_the_default_policy_retries_transient_failures(
+    classes: list[str], *, expected: bool
+) -> None:
+    assert RetryRules().wants(*classes) is expected
 
 
 def test_no_retry_on_overrides_retry_on() -> None:

@@ -274,7 +274,7 @@ def test_a_run_longer_than_all_observed_may_take_as_long_again() -> None:
 def test_few_observed_runs_make_a_wide_band() -> None:
     def width(seen: Sequence[float]) -> float:
         jobs = [task(number) for number in range(1, 20)]
-        jobs = [WaitingTask(one.id, ADA, "echo", one.sort_key, HOUR) for one in jobs]
+        jobs = [WaitingTask(job.id, ADA, "echo", job.sort_key, HOUR) for job in jobs]
         stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
         distribution = simulate_nights(stage, ObservedDurations({"echo": seen}), [UUID(int=19)])
         low, high = (distribution.start(UUID(int=19), share) for share in (0.1, 0.9))
@@ -289,9 +289,9 @@ def test_the_same_snapshot_gives_the_same_forecast() -> None:
     jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
     stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
     history = ObservedDurations({"echo": [1.0, 9.0, 30.0]})
-    asked = [job.id for job in jobs]
+    job_ids = [job.id for job in jobs]
 
-    assert simulate_nights(stage, history, asked) == simulate_nights(stage, history, asked)
+    assert simulate_nights(stage, history, job_ids) == simulate_nights(stage, history, job_ids)
 
 
 def test_a_large_queue_is_simulated_in_fewer_nights() -> None:

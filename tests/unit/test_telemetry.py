@@ -256,7 +256,7 @@ def test_only_passwords_are_masked_in_a_text(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
+    ("text", "shown"),
     [
         (
             "new row\nDETAIL:  Failing row contains (1, a).\n (b), null).\n\n[SQL: x]",
@@ -277,9 +277,9 @@ def test_only_passwords_are_masked_in_a_text(text: str, shown: str) -> None:
         ("one line: Failing row contains (1).", "one line: Failing row contains (1)."),
     ],
 )
-def test_data_that_a_database_error_quotes_is_not_logged(said: str, shown: str) -> None:
-    assert mask_value("error", said) == shown
-    assert mask_value("error", ValueError(said)) == shown
+def test_data_that_a_database_error_quotes_is_not_logged(text: str, shown: str) -> None:
+    assert mask_value("error", text) == shown
+    assert mask_value("error", ValueError(text)) == shown
 
 
 def test_an_exception_given_as_a_field_shows_no_password(speak: Speak) -> None:

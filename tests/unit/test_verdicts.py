@@ -382,18 +382,18 @@ def test_jitter_spreads_the_wait() -> None:
 
 def test_a_wait_the_handler_asked_for_may_exceed_the_cap() -> None:
     capped = replace(FIRST_OF_THREE, retry=replace(PLAIN, max_delay_sec=60))
-    asked = replace(RAISED, retryable=True, wait_seconds=3600.0)
+    raised = replace(RAISED, retryable=True, wait_seconds=3600.0)
 
-    assert judge(capped, asked, 0.5).wait_seconds == 3600.0
+    assert judge(capped, raised, 0.5).wait_seconds == 3600.0
 
 
-def failures(*told: str) -> list[FailedRun]:
+def failures(*runs: str) -> list[FailedRun]:
     """Earlier failures, each written as `agent outcome`."""
-    return [FailedRun(*one.split()) for one in told]
+    return [FailedRun(*run.split()) for run in runs]
 
 
 @pytest.mark.parametrize(
-    ("told", "attempts", "poison"),
+    ("failed_runs", "attempts", "poison"),
     [
         # Two agents and three attempts.
         (["a failed", "b failed", "a failed"], 3, True),
@@ -421,9 +421,9 @@ def failures(*told: str) -> list[FailedRun]:
     ],
 )
 def test_poison_needs_crashes_on_several_workers(
-    told: list[str], attempts: int, *, poison: bool
+    failed_runs: list[str], attempts: int, *, poison: bool
 ) -> None:
-    assert is_poison(failures(*told), attempts) is poison
+    assert is_poison(failures(*failed_runs), attempts) is poison
 
 
 def test_a_second_crash_on_another_worker_dead_letters_the_task() -> None:

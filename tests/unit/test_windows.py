@@ -232,7 +232,7 @@ def test_a_window_is_parsed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "field", "legal"),
+    ("fields", "field", "legal"),
     [
         (("Mars/Phobos", "22:00", "06:00", "stop"), "zone", "Europe/Berlin"),
         (("Europe", "22:00", "06:00", "stop"), "zone", "Europe/Berlin"),
@@ -246,10 +246,10 @@ def test_a_window_is_parsed() -> None:
     ],
 )
 def test_a_wrong_field_is_named_with_a_legal_value(
-    words: tuple[str, str, str, str], field: str, legal: str
+    fields: tuple[str, str, str, str], field: str, legal: str
 ) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        parse_window(*words)
+        parse_window(*fields)
 
     assert refused.value.fields[0].field == field
     assert legal in refused.value.message

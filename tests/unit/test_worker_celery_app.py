@@ -99,7 +99,7 @@ def test_a_worker_offers_the_capabilities_of_settings_and_handlers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         ("import no_such_thing", "No module named 'no_such_thing'"),
         ("raise SystemExit('no licence')", "no licence"),
@@ -107,7 +107,7 @@ def test_a_worker_offers_the_capabilities_of_settings_and_handlers() -> None:
     ],
 )
 def test_an_import_error_names_the_module_and_the_cause(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: str, expected: str
 ) -> None:
     (tmp_path / "handlers_under_test.py").write_text(body)
     monkeypatch.syspath_prepend(tmp_path)
@@ -115,7 +115,7 @@ def test_an_import_error_names_the_module_and_the_cause(
 
     with pytest.raises(HandlersNotLoaded, match="handlers_under_test") as refused:
         load_handlers(["handlers_under_test"])
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,8 @@ def test_crash_refuses_an_unknown_way() -> None:
 def test_the_guide_lists_the_types_of_the_demo_handlers() -> None:
     page = (ROOT / "docs" / "guides" / "handlers.md").read_text(encoding="utf-8")
     listed = page.partition("| Type | What it does | Payload |")[2].partition("\n\n")[0]
-    known = re.findall(
+    types = re.findall(
         r'^@handler\("(\w+)"', Path(demo_handlers.__file__).read_text("utf-8"), re.MULTILINE
     )
 
-    assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == known
+    assert re.findall(r"^\| `(\w+)`", listed, re.MULTILINE) == types

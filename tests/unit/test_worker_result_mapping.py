@@ -112,7 +112,7 @@ def test_whatever_a_handler_raises_becomes_a_failure(
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "expected"),
     [
         (KeyError("text"), "KeyError: 'text'"),
         (ValueError("wrong"), "ValueError: wrong"),
@@ -123,12 +123,12 @@ def test_whatever_a_handler_raises_becomes_a_failure(
     ],
 )
 def test_a_message_begins_with_the_exception_class_unless_it_has_an_error_class(
-    context: RunContext, error: Exception, said: str
+    context: RunContext, error: Exception, expected: str
 ) -> None:
     result = result_of(raised_by(error), RUN, context)
 
     assert isinstance(result, Raised)
-    assert result.message == said
+    assert result.message == expected
 
 
 def test_a_failure_has_a_traceback_without_passwords(context: RunContext) -> None:

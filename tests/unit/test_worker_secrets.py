@@ -28,9 +28,9 @@ def test_references_are_replaced_at_any_depth_and_nothing_else_is(
     monkeypatch.setenv("SECRET_GIT", "a long secret")
     payload = {"a": ["secret:GIT", {"b": "secret:GIT"}], "c": "my secret:GIT", "d": 7, "e": None}
 
-    given = resolve(payload, ADA)
+    resolved = resolve(payload, ADA)
 
-    assert given == {
+    assert resolved == {
         "a": ["a long secret", {"b": "a long secret"}],
         "c": "my secret:GIT",
         "d": 7,
