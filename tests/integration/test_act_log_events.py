@@ -1,4 +1,4 @@
-"""The events that acts log after their commit, whoever calls them."""
+"""The events that acts log after their commit, for every caller."""
 
 import logging
 import re

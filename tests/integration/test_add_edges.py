@@ -30,7 +30,7 @@ def add(db: Db, user: UserId, *pairs: tuple[TaskId, TaskId]) -> None:
     add_edges(db, user, [NewEdge(*pair) for pair in pairs], actor=ACTOR)
 
 
-def sound(deployment: Deployment) -> None:
+def assert_no_violations(deployment: Deployment) -> None:
     broken = violations(deployment.owner)
     assert not broken, describe_violations(broken)
 
@@ -47,7 +47,7 @@ def test_an_added_edge_makes_its_child_wait(deployment: Deployment, user: UserId
     [run] = begin(deployment, left)
     deployment.settle(run, Returned())
     assert deployment.state(right) == "ready"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_an_added_edge_from_a_completed_parent_is_met_at_once(
@@ -60,7 +60,7 @@ def test_an_added_edge_from_a_completed_parent_is_met_at_once(
     add(deployment.app, user, (root, child))
 
     assert deployment.row(child)["unmet"] == 1
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_adding_the_same_edge_twice_changes_nothing(deployment: Deployment, user: UserId) -> None:
@@ -87,7 +87,7 @@ def test_a_cycle_within_one_request_is_refused_whole(deployment: Deployment, use
         add(deployment.app, user, (b, c), (c, b))
 
     assert len(deployment.rows("SELECT * FROM task_edges")) == 2
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_two_edges_added_at_once_cannot_close_a_cycle(
@@ -102,7 +102,7 @@ def test_two_edges_added_at_once_cannot_close_a_cycle(
 
     assert deployment.row(c)["unmet"] == 2
     assert deployment.row(b)["unmet"] == 1
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 @pytest.mark.parametrize("first", ["edge", "parent"])
@@ -122,7 +122,7 @@ def test_an_edge_added_while_its_parent_completes_is_met(
     [run] = begin(deployment, other)
     deployment.settle(run, Returned())
     assert deployment.state(child) == "ready"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_task_that_is_not_pending_gets_no_new_edge(deployment: Deployment, user: UserId) -> None:
@@ -144,7 +144,7 @@ def test_a_task_that_waits_for_a_budget_gets_no_new_edge(
     with pytest.raises(InvalidRequest, match="waits for the approval of its budget"):
         add(deployment.app, user, (other, dear))
 
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_an_edge_that_can_never_be_met_is_refused(deployment: Deployment, user: UserId) -> None:

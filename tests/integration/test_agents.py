@@ -1,4 +1,4 @@
-"""Agents outside the deployment: who may come, and what the gate gives them."""
+"""Pull agents: who may register, and which tasks the gate gives them."""
 
 from collections.abc import Iterator
 from datetime import timedelta

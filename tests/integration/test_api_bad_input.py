@@ -18,7 +18,7 @@ def titled(**fields: Any) -> str:
     return json.dumps({"title": "a task", **fields})
 
 
-# (what is sent, its status, the field that is named)
+# (request body, status of the response, field in the error)
 UNREADABLE: list[tuple[str | bytes, int, str]] = [
     ("", 422, "body"),
     ("{", 400, "body"),

@@ -96,7 +96,7 @@ def test_everything_in_the_openapi_document_has_a_description(described: dict[st
 
 
 def _says(schema: dict[str, Any], described: dict[str, Any]) -> bool:
-    """Whether a schema, or what it refers to, says what it is."""
+    """Whether a schema, or the schema it refers to, has a description."""
     if "anyOf" in schema and "description" not in schema:
         return any(_says(one, described) for one in schema["anyOf"])
     name = schema.get("$ref", "").rpartition("/")[2]
@@ -154,7 +154,7 @@ def test_response_examples_have_every_field(described: dict[str, Any]) -> None:
 
 
 def _names(schema: dict[str, Any]) -> list[str]:
-    """Return the name of what a body is, or is a list of."""
+    """Return the schema name of a body, or of the items of a list."""
     name = schema.get("items", schema).get("$ref", "").rpartition("/")[2]
     return [name] if name else []
 

@@ -90,7 +90,7 @@ def test_a_dead_redis_neither_fails_nor_slows_a_submit(
 def test_a_hung_redis_neither_fails_nor_slows_a_submit(
     deployment: Deployment, database_url: str
 ) -> None:
-    # Listening without ever answering is what a stopped server looks like from outside.
+    # A socket that accepts and never responds behaves like a stopped server.
     with socket.create_server(("127.0.0.1", 0)) as deaf:
         url = f"redis://127.0.0.1:{deaf.getsockname()[1]}/0"
         with serve_api(deployment, database_url, OVERNIGHT_REDIS_URL=url) as api_user:
@@ -191,7 +191,7 @@ def test_an_unexpected_error_is_reported_without_details(
 
 
 def _as_login(connect: Callable[..., Db], sql: str) -> None:
-    """Run one statement with the rights of the login itself, not of one of its roles."""
+    """Run a statement with the rights of the login itself, not of one of its roles."""
     with connect(role=None).engine.begin() as tx:
         tx.execute(text(sql))
 

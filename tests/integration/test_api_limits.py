@@ -98,7 +98,7 @@ def test_an_invalid_claim_token_does_not_count_against_the_run(
 
     assert work["task_id"] == ended["task_id"]
     assert statuses[:2] == [[401] * 8, [404] * 8]
-    # Who had the task before has a bucket of their own; its start and its release came out of it.
+    # The previous claim has its own bucket, which its start and its release used.
     assert statuses[2] == [409] * 5 + [429] * 3
     # The start came out of the same bucket.
     assert beats == [200] * 6 + [429]
@@ -228,7 +228,7 @@ def test_every_response_has_the_security_headers(api_user: ApiUser) -> None:
 
 @pytest.fixture
 def api_without_keys(deployment: Deployment, database_url: str) -> Iterator[TestClient]:
-    """A deployment on this machine alone, working for one user without keys."""
+    """An API on this machine that serves one user without keys."""
     deployment.user(name="ada")
     settings = load(
         {
@@ -266,7 +266,7 @@ def test_no_auth_authenticates_the_configured_user(
         # A page elsewhere that calls this machine by its address.
         ({"Origin": "https://evil.example"}, 401),
         ({"Origin": "null"}, 401),
-        # A key that is shown must be a good one.
+        # A key that is sent must be valid.
         ({"Authorization": "Bearer nonsense"}, 401),
         ({"X-API-Key": "nonsense"}, 401),
     ],

@@ -67,7 +67,7 @@ def _bulk(api_user: ApiUser) -> str:
     return made
 
 
-# How each kind of thing that a path can name is made, and what an id of nothing looks like.
+# For each kind of object in a path: how it is created, and an unknown id.
 MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "task_id": (lambda api_user: api_user.created()["id"], lambda: show_task(new_task_id())),
     "dag_id": (_dag, lambda: show_dag(new_dag_id())),
@@ -85,7 +85,7 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
 
 
 def _traces(api_user: ApiUser) -> list[object]:
-    """Return everything that is a user's, but for what ticks by itself."""
+    """Return all rows of a user, without columns that change by themselves."""
     tables = ("tasks", "dags", "task_edges", "dead_letters", "pauses", "audit_log", "events")
     tables += ("bulk_operations",)
     keys = "SELECT id, name, scopes, expires_at, revoked_at, replaced_by FROM api_keys ORDER BY 1"
@@ -129,7 +129,7 @@ def test_the_same_operations_find_own_objects(api_user: ApiUser) -> None:
             if "key_id" in own:
                 spare = issue(api_user.deployment.app, api_user.user, name="spare")
                 own["key_id"] = key_id_of(spare)
-            # Those that would keep a caller waiting are told not to.
+            # Long polls are called with a wait of zero.
             answer = operation.call(api_user, own, params={"timeout": 0})
             if answer.status_code == 404:
                 mute.append(str(operation))
@@ -147,7 +147,7 @@ def test_every_operation_refuses_a_request_without_a_key(api_user: ApiUser) -> N
 
 
 def test_a_key_without_the_scope_is_refused_everywhere(api_user: ApiUser) -> None:
-    """One that may only list its keys; what admins do is not even there for it."""
+    """A key that may only list keys; admin routes respond 404 to it."""
     lister = api_user.guest(scopes=("keys:read",))
 
     for operation in operations(api_user):
@@ -174,7 +174,7 @@ def test_admin_operations_respond_404_to_others(api_user: ApiUser) -> None:
 
 def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None:
     reader = api_user.guest(scopes=("tasks:read", "keys:read"))
-    # A plan tells what a submit would come to, and keeps nothing.
+    # A plan stores nothing.
     only_asks = {"POST /api/v1/plan", "POST /api/v1/dags/plan"}
     changing: list[Operation] = [
         operation

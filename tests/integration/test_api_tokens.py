@@ -118,7 +118,7 @@ def test_a_token_signed_with_a_known_key_is_accepted(
         assert made.status_code == 201, made.text
     listed = show(api_user, signed(key, algorithm, {"kid": kid}))
     assert listed.json() == api_user.ask("GET", TASKS).json()
-    # The key goes on to open it too.
+    # The API key remains valid too.
     assert len(listed.json()) == 2
 
 
@@ -275,7 +275,7 @@ def test_a_file_without_a_public_key_is_refused(tmp_path: Path, text: str) -> No
 
 
 class _Issuer(BaseHTTPRequestHandler):
-    """Serves a key set and counts how often it is asked."""
+    """Serves a key set and counts the requests."""
 
     keys: list[dict[str, Any]]
     asked: int
@@ -313,7 +313,7 @@ def test_unknown_keys_make_one_request_a_minute_to_the_issuer() -> None:
     finally:
         server.shutdown()
         server.server_close()
-    # While the issuer is away, what is known stays good.
+    # While the issuer is unreachable, known keys stay valid.
     now[0] += 10_000
     assert tokens.claims(signed(headers=KID))
 

@@ -95,7 +95,7 @@ def test_a_skipped_lane_with_wrong_counters_is_repaired(deployment: Deployment) 
 
 
 def _busy_user(deployment: Deployment) -> UserId:
-    """A user with something in every counter: one running, one done, one waiting."""
+    """Make a user with a running, a completed and a waiting task, so that every counter is used."""
     deployment.agent()
     user = deployment.user(max_concurrent_agents=1)
     deployment.settle(deployment.running(user), Returned())
@@ -143,7 +143,7 @@ def test_eight_threads_of_mixed_acts_cause_no_deadlock_and_no_drift(
     deadline = time.monotonic() + SECONDS
     anybody = partial(connect, role=None)  # has the rights of every role
     crowd = [
-        Rival(anybody, f"crowd-{n}", _bustle, users, random.Random(n), deadline)
+        Rival(anybody, f"crowd-{n}", _do_random_acts, users, random.Random(n), deadline)
         for n in range(THREADS)
     ]
 
@@ -159,8 +159,8 @@ def test_eight_threads_of_mixed_acts_cause_no_deadlock_and_no_drift(
     assert deployment.rows(BILLED_WRONGLY) == []
 
 
-def _bustle(db: Db, users: list[UserId], chance: random.Random, deadline: float) -> int:
-    """Do one thing after another, each drawn by lot, as a deployment full of people does."""
+def _do_random_acts(db: Db, users: list[UserId], chance: random.Random, deadline: float) -> int:
+    """Do random acts one after another until the deadline; return how many."""
     done = 0
     while time.monotonic() < deadline:
         user = chance.choice(users)
@@ -168,7 +168,7 @@ def _bustle(db: Db, users: list[UserId], chance: random.Random, deadline: float)
             [_submit_some, _submit_some, _serve, _serve, _serve, _cancel_one, _change_plan, _sweep]
         )(db, user, chance)
         done += 1
-    # what a session counted is known to all once it has ended
+    # a session publishes its statistics when it ends
     db.close()
     return done
 

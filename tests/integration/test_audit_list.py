@@ -1,4 +1,4 @@
-"""The list of what people did: ids that other commands take, and a column for the key."""
+"""The audit list has ids that other commands accept, and a column for the key."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""Every act of a person that changes something stands in the trail: who did what, and to whom."""
+"""Every changing act of a person is in the audit log with actor, act and target."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The hot path to Postgres: together on the way, one after the other when they arrive."""
+"""Batched statements: sent together, executed one after the other."""
 
 from collections.abc import Callable
 from typing import Any

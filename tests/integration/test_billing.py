@@ -1,4 +1,4 @@
-"""Billing months: anchored, caught up in one step, begun once, and right if beat never ran."""
+"""Billing months: anchored, caught up in one step, started once, correct without beat."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -182,7 +182,7 @@ def test_an_unstarted_month_is_not_measured_by_the_hours_of_the_last(
     deployment.set_clock(boundary_at + timedelta(seconds=HOUR - 10))
     deployment.settle(run, Returned())
 
-    # More lanes are due than one pass brings to the present, and this one comes last.
+    # More lanes are due than one pass refreshes, and this lane is last.
     assert list(deployment.claim().claims) == []
     assert list(deployment.claim().claims) == []
     assert deployment.lane(user)["used_seconds"] == HOUR - 10

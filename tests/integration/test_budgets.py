@@ -1,4 +1,4 @@
-"""Budgets: what the gate will not start, what stops a run, and how it goes on."""
+"""Budgets: they block the gate, stop runs, and continue after an approval."""
 
 from datetime import timedelta
 from decimal import Decimal
@@ -35,7 +35,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture(autouse=True)
-def _books_balance(deployment: Deployment) -> object:
+def _no_violations_at_the_end(deployment: Deployment) -> object:
     yield
     broken = violations(deployment.owner)
     assert not broken, describe_violations(broken)

@@ -175,7 +175,7 @@ def test_a_chain_is_cancelled_and_retried_in_bulk(deployment: Deployment, user: 
     finish(deployment)
 
     assert counts(get_operation(deployment, user, stopped)) == (5, 5, 0, {})
-    # What came back with its parent in one chunk is left alone in the next.
+    # A task revived with its parent in one chunk is not changed again in the next.
     total, changed, skipped, refused = counts(get_operation(deployment, user, back))
     assert (total, changed + skipped, refused) == (5, 5, {})
     assert [deployment.state(task) for task in chain] == ["ready", *["pending"] * 4]

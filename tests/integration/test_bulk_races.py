@@ -1,4 +1,4 @@
-"""Bulk operations when two come at once, or one dies: nothing is done twice, nothing is left."""
+"""Concurrent and killed bulk workers: no task is changed twice and none is left out."""
 
 import signal
 import subprocess

@@ -1,4 +1,4 @@
-"""Quick tasks travel together, and nobody pays or waits for a neighbour."""
+"""Bundles of quick tasks: one message, but each task is billed and ended by itself."""
 
 import time
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""Stopping a task: at once where nobody runs it, by request where somebody does."""
+"""Cancel: at once for a waiting task, by request for a running one."""
 
 from collections.abc import Callable
 from uuid import uuid4
@@ -135,7 +135,7 @@ def test_the_history_names_who_cancelled(deployment: Deployment) -> None:
 
     events = deployment.rows("SELECT actor FROM events WHERE to_state = 'cancelled'")
     assert [event["actor"] for event in events] == ["human:ada", "human:ada"]
-    # and whoever acts next is not taken for her
+    # the next act on the connection has another actor
     deployment.task(user)
     last = deployment.one("SELECT actor FROM events ORDER BY id DESC LIMIT 1")
     assert last["actor"] == "test"

@@ -1,4 +1,4 @@
-"""Tokens bound to one claim: good while it is held, and for that task alone."""
+"""Claim tokens: valid while the claim is held, and only for its task."""
 
 from datetime import timedelta
 from uuid import uuid4
@@ -25,7 +25,7 @@ def run(deployment: Deployment) -> Run:
 
 @pytest.fixture
 def front(deployment: Deployment, database_url: str) -> Db:
-    """The API's way in, serving nobody yet: a token is shown before anyone knows whose it is."""
+    """A connection of the API without a user: a token is checked before its user is known."""
     return Db.connect(logins.for_api(database_url), role=APP, pool_size=1)
 
 

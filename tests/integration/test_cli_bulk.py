@@ -36,8 +36,8 @@ def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
-def person(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody who can be asked, and who looks at what is drawn."""
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the input a terminal, so that commands ask for confirmation."""
     monkeypatch.setattr(output, "is_terminal", lambda stream: stream is not sys.stdout)
 
 
@@ -95,7 +95,7 @@ def test_failed_tasks_are_retried_without_confirmation(api_user: ApiUser) -> Non
     assert "status=failed" in plain.stdout
 
 
-@pytest.mark.usefixtures("person")
+@pytest.mark.usefixtures("terminal")
 @pytest.mark.parametrize(("answer", "code"), [("y\n", Code.OK), ("n\n", Code.WAITED_IN_VAIN)])
 def test_a_terminal_asks_for_confirmation(api_user: ApiUser, answer: str, code: Code) -> None:
     task = api_user.created(title="late", priority=4)["id"]

@@ -1,4 +1,4 @@
-"""`overnight forecast`, `plan` and `fairness`: what lies ahead, and whether it was fair."""
+"""The commands `overnight forecast`, `plan` and `fairness`."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def service() -> Iterator[Service]:
 def place(
     service: Service, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A place that knows this server, this database and nothing else."""
+    """An environment that points to this server and this database only."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
@@ -47,7 +47,7 @@ def band(first: int) -> dict[str, str]:
     return {name: AT.format(first + n) for n, name in enumerate(("p10_at", "p50_at", "p90_at"))}
 
 
-def foretold(**fields: Any) -> dict[str, Any]:
+def forecast_body(**fields: Any) -> dict[str, Any]:
     return {
         "id": ALPHA,
         "type": "echo",
@@ -80,7 +80,7 @@ def planned(**fields: Any) -> dict[str, Any]:
 
 
 def test_a_forecast_shows_median_bound_and_basis(service: Service) -> None:
-    service.on(f"GET /api/v1/tasks/{ALPHA}/forecast", (200, foretold()))
+    service.on(f"GET /api/v1/tasks/{ALPHA}/forecast", (200, forecast_body()))
 
     shown = run("forecast", ALPHA)
 
@@ -92,7 +92,7 @@ def test_a_forecast_shows_median_bound_and_basis(service: Service) -> None:
 
 
 def test_a_forecast_without_a_task_lists_the_next_tasks(service: Service) -> None:
-    service.on("GET /api/v1/tasks/forecast", (200, [foretold(), foretold(notes=[])]))
+    service.on("GET /api/v1/tasks/forecast", (200, [forecast_body(), forecast_body(notes=[])]))
 
     listed = run("forecast")
     document = json.loads(run("forecast", "--json").stdout)

@@ -1,4 +1,4 @@
-"""What commands say of arguments that cannot be meant: the name of each, and what would do."""
+"""Error messages for wrong arguments name the argument and legal values."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from tests.support.stub_service import KEY, Service, stub_service
 
 @pytest.fixture(autouse=True)
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """A server, and a place that knows nothing else."""
+    """A fake API server that the environment points to."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)

@@ -215,7 +215,7 @@ def test_the_database_of_the_running_local_deployment_is_found(
     database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OVERNIGHT_DATABASE_URL")
-    # What the command leaves in the environment goes with the test.
+    # The test restores the environment that the command changes.
     monkeypatch.setattr(os, "environ", os.environ.copy())
     servers = {"database_url": database_url, "redis_url": "redis://127.0.0.1:9"}
 

@@ -1,4 +1,4 @@
-"""Profiles, completion and lines: what the user's commands have in common."""
+"""Profiles, shell completion and JSON lines of the user commands."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""The user's commands against a server that answers what the contract says."""
+"""The user commands against a fake server that responds as the contract says."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def connected(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this server and nothing else."""
+    """An environment that points to this server only."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)

@@ -25,7 +25,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture(autouse=True)
 def connected(service: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place that knows this server and nothing else."""
+    """An environment that points to this server only."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
@@ -92,7 +92,7 @@ def test_a_closed_pipe_causes_no_error_message(service: Service) -> None:
 
 
 def on_a_terminal(*arguments: str, **environment: str) -> str:
-    """Run a command with a terminal for all its streams, and return what it drew."""
+    """Run a command with a terminal for all its streams and return its output."""
     ours, theirs = pty.openpty()
     drawing = start(
         *arguments,

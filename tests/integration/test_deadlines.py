@@ -1,4 +1,4 @@
-"""Deadlines: what has not started by then ends, what runs may finish, what nears goes first."""
+"""Deadlines: a task not started by then ends, a running one may finish, a near one goes first."""
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
@@ -182,7 +182,7 @@ def test_a_task_that_starts_while_the_sweep_waits_may_finish(
 
 
 def _prolong(db: Db, task_id: TaskId) -> None:
-    """Somebody who holds the lane gives a task more time."""
+    """Extend the deadline of a task while holding its lane."""
     with db.engine.begin() as tx:
         owner = "(SELECT user_id FROM tasks WHERE id = :id)"
         lock = f"SELECT FROM lanes WHERE user_id = {owner} FOR NO KEY UPDATE"

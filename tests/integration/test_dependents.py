@@ -1,4 +1,4 @@
-"""What follows from an ending: children released once, or taken along, and the graph counted."""
+"""Dependents of an ended task become ready once or are cancelled; the graph is counted."""
 
 from collections.abc import Callable
 

@@ -205,7 +205,7 @@ def test_queue_and_limits_are_reported_for_every_plan(api_user: ApiUser, tier: P
             "monthly_agent_hours_used": 0.0,
         }.items()
     )
-    # At the cap one may still queue; the gate alone holds it.
+    # A user at the concurrency limit may still submit; the gate delays the task.
     assert create(user)["status"] == "pending"
     assert (agent.claim().status_code == 204) == (most == 1)
 
@@ -241,7 +241,7 @@ def test_tasks_of_other_users_are_not_accessible(api_user: ApiUser) -> None:
         assert code(other.ask(method, f"{TASKS}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
     for method, path in (("GET", ""), ("POST", "/cancel")):
         assert code(other.ask(method, f"{QUEUE}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
-    # The report of a run is for whoever holds the claim, and opened by no user's key.
+    # Only the token of the claim may report a result; a user's key may not.
     reported = api_user.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
     assert reported.status_code == 401
     for path in (TASKS, f"{TASKS}/queue-status", LIMITS, QUEUE, "/status"):

@@ -1,4 +1,4 @@
-"""What becomes of a user's work while the user is shut out: it rests, and nothing is lost."""
+"""The work of a disabled user waits and is not lost."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -181,7 +181,7 @@ def test_a_run_of_a_disabled_user_ends_but_spawns_nothing(api_user: ApiUser) -> 
     assert laptop.report(work, "heartbeat").status_code == 200
     refused = laptop.report(work, "spawn", key="two", task={"title": "more"})
     assert (refused.status_code, refused.json()["code"]) == (403, "USER_DISABLED")
-    # What it had spawned it may hear of again.
+    # A repeated spawn of an existing child returns that child.
     again = laptop.report(work, "spawn", key="one", task={"title": "before"})
     assert (again.status_code, again.json()["id"]) == (200, before.json()["id"])
     assert laptop.report(work, "complete", output={"n": 1}).status_code == 200

@@ -1,4 +1,4 @@
-"""Filling free slots: one message per claim, after the commit, and nothing burnt if Redis fails."""
+"""Dispatch: one message per claim, after the commit; no attempt is spent if Redis fails."""
 
 import base64
 import json
@@ -244,7 +244,7 @@ def test_a_claim_that_waits_for_its_pool_locks_no_lane(
 def test_a_joining_worker_locks_the_lanes_in_order(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    """Everybody who needs several lanes takes them by user, or two could wait in a ring."""
+    """Lanes are always locked in the order of user ids; otherwise two joins could deadlock."""
     deployment.agent()
     later, earlier = deployment.user(id=UUID(int=2)), deployment.user(id=UUID(int=1))
     for user in (later, earlier):
@@ -347,7 +347,7 @@ def _bounded() -> Iterator[None]:
 
 
 class _Message:
-    """One message of Celery as it lies in Redis."""
+    """A message of Celery as it is stored in Redis."""
 
     def __init__(self, raw: bytes) -> None:
         outer: dict[str, Any] = json.loads(raw)
@@ -366,14 +366,14 @@ class _Message:
 
 
 def _messages(redis: EmbeddedRedis, settings: Settings, queue: str) -> list[_Message]:
-    """Read what was sent, oldest first, without invitations to idle slots."""
+    """Return the published messages, oldest first, without invitations to idle slots."""
     with Redis.from_url(redis.url) as client:
         raw: Any = client.lrange(f"{settings.redis_key_prefix}{queue}", 0, -1)
     return [message for item in reversed(raw) if (message := _Message(item)).args]
 
 
 def _comparable(written: str | bytes) -> object:
-    """Read a message without what names its sender, its own copy, or where to answer."""
+    """Return a message without origin, delivery tag and reply queue."""
     read = json.loads(written)
     del read["headers"]["origin"]
     del read["properties"]["delivery_tag"], read["properties"]["reply_to"]

@@ -1,4 +1,4 @@
-"""Draining a worker: its runs finish, its slots are given to nobody, the others go on."""
+"""Drain: the runs of a worker finish, its slots get no new task, other workers continue."""
 
 from datetime import timedelta
 

@@ -1,4 +1,4 @@
-"""An edge counts once, however often its parent is said to have ended."""
+"""An edge is counted once, however often the end of its parent is recorded."""
 
 from overnight_server.domain.results import Returned
 from overnight_server.store.edges import resolve_dependents

@@ -1,4 +1,4 @@
-"""Tasks that keep failing: told of, hurried or given up, by their own rule or the deployment's."""
+"""Escalation of failing tasks: notice, priority or dead letter, by rule of task or deployment."""
 
 import json
 from collections.abc import Iterator

@@ -39,7 +39,7 @@ def settings(database_url: str) -> Settings:
 
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
-    """What a pool child owns, in this process; no Redis is needed to run a task."""
+    """The resources of a worker process, in this process; a run needs no Redis."""
     load_handlers(())
     waker = Waker(NOWHERE)
     yield resources.WorkerResources(settings, db, waker)

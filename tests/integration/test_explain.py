@@ -33,7 +33,7 @@ from tests.support.stub_service import KEY, stub_service
 
 PAGE = Path("docs/guides/explain.md")
 NIGHT = NightWindow("Europe/Berlin", time(22), time(6))
-# Noon and late evening on that wall.
+# Noon and late evening in that zone.
 NOON = datetime(2026, 11, 16, 11, 0, tzinfo=UTC)
 EVENING = datetime(2026, 11, 16, 20, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
@@ -55,7 +55,7 @@ def reasons(
 def only(
     deployment: Deployment, user: UserId, task: UUID, claim_settings: ClaimSettings = CLAIM_SETTINGS
 ) -> Reason:
-    """The one reason there is."""
+    """Return the only reason."""
     [reason] = reasons(deployment, user, task, claim_settings).values()
     return reason
 

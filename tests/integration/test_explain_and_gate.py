@@ -78,7 +78,7 @@ class Undone(Db):
 
 @dataclass(frozen=True)
 class Job:
-    """A task of a small deployment, and what has happened to it."""
+    """A task of a small deployment and its state."""
 
     type: str
     priority: int
@@ -178,13 +178,13 @@ def _people(**odd: st.SearchStrategy[Any]) -> st.SearchStrategy[Person]:
 
 
 dollars = st.sampled_from([None, Decimal(0), Decimal(1), Decimal(2), Decimal(4)])
-# Mostly nothing is odd about a task but its locks; each oddity comes alone.
+# Most tasks differ only in their locks; each special case appears alone.
 jobs = st.one_of(
     *[_jobs()] * 4,
     _jobs(needs=st.sampled_from([("gpu",), ("gpu", "big")])),
     _jobs(after=st.just(value=True)),
     *[_jobs(usd=dollars)] * 2,
-    # A deadline that has passed is not let in: those came before it.
+    # A submit refuses a past deadline, so these tasks are submitted before their deadline.
     _jobs(
         deadline=st.sampled_from([timedelta(hours=1), timedelta(hours=3)]),
         late=st.just(value=False),
@@ -237,7 +237,7 @@ places = st.builds(
 
 PLAIN = Job("slow", 50, (), 20, (), after=False, deadline=None, late=False, state="ready")
 CLOSED = NightWindow("UTC", time(18), time(20, 30), AtClosing.CONTINUE)
-# Seldom met by chance: one that waited when the window closed, and one that came too late.
+# Rare in random data: a task that waited at closing, and one created after it.
 CARRIES = Person(
     PlanTier.PRO, 3, None, CLOSED, paused=False, jobs=[PLAIN, replace(PLAIN, late=True)]
 )
@@ -273,17 +273,19 @@ def _compare(deployment: Deployment, crowd: list[Person], place: Place) -> None:
     }
 
     free = {task for task, view in explanations.items() if view.starts_next}
-    assert free == taken, _tell(explanations, free ^ taken)
+    assert free == taken, _describe(explanations, free ^ taken)
     alone = {task for task, view in explanations.items() if not _own_reasons(view)}
-    would_run = {task for task, user in owners.items() if _goes_alone(deployment, user, task)}
-    assert alone == would_run, _tell(explanations, alone ^ would_run)
+    would_run = {
+        task for task, user in owners.items() if _is_claimed_directly(deployment, user, task)
+    }
+    assert alone == would_run, _describe(explanations, alone ^ would_run)
     for view in explanations.values():
         _check_words(view)
     assert _firsts(deployment, claim_settings) == _firsts(deployment, claim_settings, by="claim")
 
 
 def _own_reasons(view: Explanation) -> list[Reason]:
-    """What would hold the task even if somebody came with a slot for it and for no other."""
+    """Return the reasons that would remain if a slot were reserved for this task."""
     return [
         reason
         for reason in view.reasons
@@ -293,8 +295,8 @@ def _own_reasons(view: Explanation) -> list[Reason]:
     ]
 
 
-def _goes_alone(deployment: Deployment, user: UserId, task: TaskId) -> bool:
-    """Whether the gate gives the task to a caller who brings a slot and all it requires."""
+def _is_claimed_directly(deployment: Deployment, user: UserId, task: TaskId) -> bool:
+    """Whether the gate gives the task to a direct claim with every capability."""
     claimed = claim_one(
         Undone(deployment.dispatcher.engine),
         holder="nobody",
@@ -307,7 +309,7 @@ def _goes_alone(deployment: Deployment, user: UserId, task: TaskId) -> bool:
 
 
 def _next_pass(deployment: Deployment, claim_settings: ClaimSettings) -> set[UUID]:
-    """What the next pass of any pool would take, each as if it came first."""
+    """Return the tasks that the next pass of each pool would claim if it came first."""
     undone = Undone(deployment.dispatcher.engine)
     pools = [row["name"] for row in deployment.rows("SELECT name FROM pools")]
     passes = [
@@ -348,7 +350,7 @@ def _firsts(
     return found
 
 
-def _tell(explanations: dict[TaskId, Explanation], wrong: set[UUID]) -> str:
+def _describe(explanations: dict[TaskId, Explanation], wrong: set[UUID]) -> str:
     return "\n".join(f"{task}: {view}" for task, view in explanations.items() if task in wrong)
 
 

@@ -1,4 +1,4 @@
-"""The proxy that spoils links does just what it is told."""
+"""The fault proxy of the chaos tests produces each fault as configured."""
 
 import socket
 import threading
@@ -15,7 +15,7 @@ MOMENT = 0.2
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A server that says back what it hears."""
+    """An echo server."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -66,7 +66,7 @@ def ask(line: socket.socket, sent: bytes) -> bytes:
     return line.recv(1024)
 
 
-def hears_nothing(line: socket.socket) -> bool:
+def receives_nothing(line: socket.socket) -> bool:
     line.settimeout(MOMENT)
     try:
         line.recv(1024)
@@ -102,10 +102,10 @@ def test_a_half_open_link_drops_data_and_is_reset_when_it_heals(
 ) -> None:
     link.set_fault(LinkFault.HALF_OPEN)
     line.sendall(b"lost")
-    silent = hears_nothing(line)
+    silent = receives_nothing(line)
     with connect(link) as accepted:
         accepted.sendall(b"lost too")
-        silent_too = hears_nothing(accepted)
+        silent_too = receives_nothing(accepted)
         link.heal()
 
         assert silent
@@ -122,7 +122,7 @@ def test_a_partition_delivers_withheld_data_when_it_heals(
 ) -> None:
     link.set_fault(fault)
     line.sendall(b"late")
-    silent = hears_nothing(line)
+    silent = receives_nothing(line)
 
     link.heal()
 

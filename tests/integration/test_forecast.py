@@ -32,7 +32,9 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield opened
 
 
-def seen(deployment: Deployment, type_: str = "echo", minutes: float = 10, runs: int = 100) -> None:
+def add_durations(
+    deployment: Deployment, type_: str = "echo", minutes: float = 10, runs: int = 100
+) -> None:
     deployment.run(
         "INSERT INTO type_durations (type, seconds, recent)"
         " VALUES (:type, :s, array_fill(CAST(:s AS float8), ARRAY[CAST(:runs AS int)]))",
@@ -43,21 +45,21 @@ def seen(deployment: Deployment, type_: str = "echo", minutes: float = 10, runs:
 
 
 def is_about(at: datetime | None, made_at: datetime, minutes: float) -> bool:
-    """Whether an instant lies that far ahead, give or take how much a night may drift."""
+    """Whether an instant is about that many minutes after the forecast was made."""
     assert at is not None
     return abs((at - made_at) - minutes * MINUTE) <= 0.25 * minutes * MINUTE + SLACK
 
 
-def in_a_queue(deployment: Deployment, user: UserId, tasks: int) -> list[Forecast]:
+def forecast_queue(deployment: Deployment, user: UserId, tasks: int) -> list[Forecast]:
     deployment.agent(slots=1)
     made = [deployment.task(user, timeout_seconds=3600) for _ in range(tasks)]
     return [forecast_task(deployment.app, user, task, CLAIM_SETTINGS) for task in made]
 
 
 def test_each_task_starts_after_the_tasks_ahead_of_it(deployment: Deployment) -> None:
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
 
-    first, second, third = in_a_queue(deployment, deployment.user(), 3)
+    first, second, third = forecast_queue(deployment, deployment.user(), 3)
 
     assert first.start.p10_at == first.start.p90_at == first.made_at
     assert is_about(first.finish.p50_at, first.made_at, 10)
@@ -69,7 +71,7 @@ def test_each_task_starts_after_the_tasks_ahead_of_it(deployment: Deployment) ->
 
 
 def test_without_observed_runs_the_timeout_is_the_duration(deployment: Deployment) -> None:
-    _, second = in_a_queue(deployment, deployment.user(), 2)
+    _, second = forecast_queue(deployment, deployment.user(), 2)
 
     assert second.start.p10_at == second.start.p90_at == second.made_at + timedelta(hours=1)
     assert second.observed_runs == 0
@@ -80,7 +82,7 @@ def test_without_observed_runs_the_timeout_is_the_duration(deployment: Deploymen
 def test_without_workers_no_start_is_forecast(deployment: Deployment) -> None:
     user = deployment.user()
     task = deployment.task(user)
-    seen(deployment)
+    add_durations(deployment)
 
     forecast = forecast_task(deployment.app, user, task, CLAIM_SETTINGS)
 
@@ -99,7 +101,7 @@ def test_without_workers_no_start_is_forecast(deployment: Deployment) -> None:
 
 def test_the_end_of_a_running_task_is_forecast(deployment: Deployment) -> None:
     deployment.agent()
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user()
     run = deployment.running(user, timeout_seconds=3600)
     deployment.move_clock(4 * MINUTE)
@@ -126,7 +128,7 @@ def test_the_forecast_of_an_ended_task_is_its_actual_times(deployment: Deploymen
 
 def test_a_child_waits_for_the_runs_of_all_ancestors(deployment: Deployment) -> None:
     deployment.agent()
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user()
     chain = [NewTask(title="step", type="echo") for _ in range(3)]
     edges = [Edge(0, 1), Edge(1, 2)]
@@ -139,7 +141,7 @@ def test_a_child_waits_for_the_runs_of_all_ancestors(deployment: Deployment) -> 
 
 
 def test_a_task_that_waits_for_approval_has_no_start(deployment: Deployment) -> None:
-    seen(deployment)
+    add_durations(deployment)
     deployment.agent()
     user = deployment.user()
     parent, child = submit_graph(
@@ -163,7 +165,7 @@ def test_a_task_that_waits_for_approval_has_no_start(deployment: Deployment) -> 
 
 def test_a_retry_starts_no_earlier_than_it_is_due(deployment: Deployment) -> None:
     deployment.agent()
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user()
     run = deployment.running(user)
     deployment.settle(run, Raised("error", "no luck"))
@@ -180,22 +182,22 @@ def test_a_long_queue_of_another_user_is_counted_but_not_read(
 ) -> None:
     monkeypatch.setattr(snapshot, "MAX_OTHER_TASKS", 4)
     monkeypatch.setattr(snapshot, "MIN_TASKS_PER_LANE", 2)
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     busy = deployment.user()
     for _ in range(20):
         deployment.task(busy)
     user = deployment.user()
 
-    *_, last = in_a_queue(deployment, user, 4)
+    *_, last = forecast_queue(deployment, user, 4)
 
-    # One of theirs runs between every two of ours.
+    # A task of the busy user runs between every two of the other user.
     assert is_about(last.start.p50_at, last.made_at, 70)
 
 
 def test_the_next_tasks_are_forecast_in_their_order(deployment: Deployment) -> None:
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user(max_concurrent_agents=1)
-    in_a_queue(deployment, user, 3)
+    forecast_queue(deployment, user, 3)
     deployment.claim()
 
     forecasts = forecast_next(deployment.app, user, CLAIM_SETTINGS, limit=2)
@@ -205,7 +207,7 @@ def test_the_next_tasks_are_forecast_in_their_order(deployment: Deployment) -> N
 
 
 def test_a_paused_task_has_no_forecast_until_it_is_resumed(deployment: Deployment) -> None:
-    seen(deployment)
+    add_durations(deployment)
     user = deployment.user()
     deployment.agent()
     task = deployment.task(user)
@@ -221,7 +223,7 @@ def test_a_paused_task_has_no_forecast_until_it_is_resumed(deployment: Deploymen
 
 def test_a_task_beyond_the_nights_budget_waits_for_the_next_night(deployment: Deployment) -> None:
     deployment.agent()
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user(night_budget_usd=3)
     first, second = (deployment.task(user, max_cost_usd=2.0) for _ in range(2))
     third = deployment.task(user, max_cost_usd=4.0)
@@ -240,7 +242,7 @@ def test_a_task_beyond_the_nights_budget_waits_for_the_next_night(deployment: De
 
 
 def test_runs_of_a_draining_worker_occupy_no_other_slots(deployment: Deployment) -> None:
-    seen(deployment)
+    add_durations(deployment)
     user = deployment.user()
     deployment.agent(slots=1, agent_id="old")
     deployment.task(user)
@@ -259,7 +261,7 @@ def test_a_plan_counts_tasks_done_in_time_and_stores_nothing(
     deployment: Deployment,
 ) -> None:
     deployment.agent(slots=1)
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user()
     deployment.task(user)
     batch = [NewTask(title=f"task {n}", type="echo") for n in range(5)]
@@ -276,7 +278,7 @@ def test_a_plan_counts_tasks_done_in_time_and_stores_nothing(
 
 def test_a_plan_follows_edges_and_refuses_what_a_submit_refuses(deployment: Deployment) -> None:
     deployment.agent()
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user()
     batch = [NewTask(title="a", type="echo"), NewTask(title="b", type="echo")]
 
@@ -295,7 +297,7 @@ def test_a_plan_follows_edges_and_refuses_what_a_submit_refuses(deployment: Depl
 def test_a_planned_task_has_the_position_of_a_submitted_one(
     deployment: Deployment, priority: int
 ) -> None:
-    """Between two of the same urgency, one older and one that comes while we look."""
+    """The planned task is between an older and a younger task of the same priority."""
     user = deployment.user()
     task = NewTask(title="a", type="echo", priority=priority)
     older = submit(deployment.app, user, task, LOOSE).task_id
@@ -313,7 +315,7 @@ def test_a_planned_task_has_the_position_of_a_submitted_one(
 
 def test_a_plan_follows_path_locks(deployment: Deployment) -> None:
     deployment.agent()
-    seen(deployment, minutes=10)
+    add_durations(deployment, minutes=10)
     user = deployment.user()
     deployment.running(user, locks=["path:src"])
     paths = ["path:src/a/", "path:./src/b", "path:docs", "path:src/a"]
@@ -370,7 +372,7 @@ def test_only_the_owner_gets_a_forecast(api_user: ApiUser) -> None:
 
 def test_the_api_plans_a_batch(api_user: ApiUser) -> None:
     api_user.deployment.agent()
-    seen(api_user.deployment, minutes=10)
+    add_durations(api_user.deployment, minutes=10)
 
     planned = api_user.client().plan(
         [{"title": "a", "type": "echo"}, {"title": "b", "type": "echo"}],

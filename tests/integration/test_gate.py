@@ -1,4 +1,4 @@
-"""The gate under rivals: limits hold at every instant, and nobody starves."""
+"""The gate under concurrency: limits hold at every instant, and no user starves."""
 
 import threading
 from collections.abc import Callable
@@ -272,13 +272,13 @@ def test_two_hundred_blocked_lanes_do_not_delay_the_rest(deployment: Deployment)
     lucky = deployment.user()
     deployment.task(lucky)
 
-    # The lucky one is the last in line: nobody was served yet, and ids decide.
+    # The user with a startable task is last: no user was served yet, so ids decide the order.
     deployment.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=lucky)
 
     [claimed] = deployment.claim().claims
 
     assert claimed.user_id == lucky
-    # and nobody looks into the blocked lanes again until something about them changes
+    # the gate does not read the blocked lanes again until they change
     parked = deployment.one("SELECT count(*) AS n FROM lanes WHERE skipped_by_pools = '{default}'")[
         "n"
     ]

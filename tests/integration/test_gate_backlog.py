@@ -1,4 +1,4 @@
-"""The gate beside a mountain of work: whoever comes next is served next."""
+"""The gate with a huge backlog: another user is served next."""
 
 from overnight.models.enums import PlanTier
 from overnight_server.domain.results import Returned
@@ -36,7 +36,7 @@ def test_two_hundred_lanes_blocked_by_money_do_not_delay_the_rest(deployment: De
         deployment.task(deployment.user(night_budget_usd=1), max_cost_usd=2.0)
     lucky = deployment.user()
     deployment.task(lucky)
-    # The lucky one is the last in line: nobody was served yet, and ids decide.
+    # The user with a startable task is last: no user was served yet, so ids decide the order.
     deployment.run("UPDATE lanes SET last_served_at = clock() WHERE user_id = :id", id=lucky)
 
     [claimed] = deployment.claim().claims

@@ -1,4 +1,4 @@
-"""Several pools at one user's lane: what each takes and leaves, and that none overruns a limit."""
+"""Several pools claim from one lane: each claims its own types and no limit is exceeded."""
 
 import threading
 from collections.abc import Callable

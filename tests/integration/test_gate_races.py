@@ -1,4 +1,4 @@
-"""Everything at the gate at once: no instant above any limit, whoever changes what meanwhile."""
+"""Concurrent claims, plan changes and releases: no limit is exceeded at any instant."""
 
 import random
 import threading
@@ -61,7 +61,7 @@ MOST_AT_ONCE = """
 
 @contextmanager
 def busy(*works: Callable[[], None]) -> Iterator[threading.Event]:
-    """Repeat each of these in a thread of its own until the block ends; what fails is raised."""
+    """Repeat each function in its own thread until the block ends; raise what a thread raised."""
     stop = threading.Event()
     failures: list[BaseException] = []
 
@@ -87,7 +87,7 @@ def busy(*works: Callable[[], None]) -> Iterator[threading.Event]:
 
 
 def claimer(db: Db, number: int, *, slots_max: int | None = None) -> Callable[[], None]:
-    """Return the work of one who claims, starts and settles, sometimes badly."""
+    """Return a function that claims, starts and settles tasks, some with failures."""
     chance = random.Random(number)
 
     def work() -> None:
@@ -137,7 +137,7 @@ def test_concurrent_claims_plan_changes_and_releases_break_no_limit(
                     UserId(holder["user_id"]),
                     TaskId(holder["task_id"]),
                     actor="human:olga",
-                    kill=_nobody,
+                    kill=_kill_no_process,
                 )
             except LockNotHeld:
                 continue
@@ -167,8 +167,8 @@ def test_concurrent_claims_plan_changes_and_releases_break_no_limit(
     assert deployment.one("SELECT count(*) AS n FROM attempts")["n"] >= 180
 
 
-def _nobody(_claim: Claim, _bundle: UUID | None) -> None:
-    """Kill nobody: the runs of this test live in its own threads."""
+def _kill_no_process(_claim: Claim, _bundle: UUID | None) -> None:
+    """Kill no process: the runs of this test are threads."""
 
 
 def test_pools_that_fill_at_once_stay_within_the_deployments_cap(
@@ -217,7 +217,7 @@ def test_submits_at_once_stay_within_the_users_cap(
 ) -> None:
     user = deployment.user(max_pending=3)
 
-    rivals = [Rival(connect, f"producer-{n}", admitted, user, Caps()) for n in range(6)]
+    rivals = [Rival(connect, f"producer-{n}", try_submit, user, Caps()) for n in range(6)]
     with held_lane(connect, user):
         queue_up(connect, rivals)
 
@@ -231,7 +231,7 @@ def test_submits_of_many_users_at_once_stay_within_the_deployments_cap(
     users = [deployment.user() for _ in range(8)]
     caps = Caps(queue_max_size=5)
 
-    rivals = [Rival(connect, f"p-{n}", admitted, user, caps) for n, user in enumerate(users)]
+    rivals = [Rival(connect, f"p-{n}", try_submit, user, caps) for n, user in enumerate(users)]
     with connect("cap", pool_size=1).engine.begin() as tx:
         tx.exec_driver_sql("SELECT pg_advisory_xact_lock(hashtext('overnight.depth'))")
         queue_up(connect, rivals)
@@ -240,8 +240,8 @@ def test_submits_of_many_users_at_once_stay_within_the_deployments_cap(
     assert deployment.one("SELECT sum(waiting) AS n FROM lanes")["n"] == 5
 
 
-def admitted(db: Db, user: UserId, caps: Caps) -> bool:
-    """Submit one task; whether it was let in."""
+def try_submit(db: Db, user: UserId, caps: Caps) -> bool:
+    """Submit a task; return whether it was accepted."""
     try:
         submit(db, user, NewTask("one", "echo"), caps)
     except (TooManyPending, QueueFull):
@@ -271,7 +271,7 @@ def test_a_downgrade_that_waited_for_a_claim_applies_to_the_next(
         queue_up(connect, [downgrade, claiming])
     downgrade.answer()
 
-    # It may have gone before the claim or after it; what ran is left alone either way.
+    # The downgrade may come before or after the claim; running tasks continue either way.
     assert claiming.answer() in {0, 1}
     assert deployment.claim().claims == []
     assert deployment.lane(user)["active"] in {2, 3}
@@ -327,7 +327,7 @@ def test_a_running_pass_skips_no_lane_for_what_old_workers_could_do(
 def test_a_direct_claim_and_a_slot_claim_never_deadlock(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
-    """With a slot cap, one takes the cap and then a lane, the other a lane and then the cap."""
+    """With a slot cap, one claim locks the cap before a lane, the other a lane before the cap."""
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -353,7 +353,7 @@ def test_a_direct_claim_and_a_slot_claim_never_deadlock(
         claim_one(db, holder="d", claim_settings=claim_settings, user_id=user)
 
     with held_pool(connect, POOL):
-        # The one holds the lane and waits for the pool; the other waits for the lane.
+        # The first claim holds the lane and waits for the pool; the second waits for the lane.
         rivals = [Rival(connect, "worker", go_on), Rival(connect, "direct", direct)]
         queue_up(connect, rivals)
     for rival in rivals:

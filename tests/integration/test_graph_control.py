@@ -1,4 +1,4 @@
-"""What a person asks of a graph: stop it, or try a part of it again."""
+"""Cancel and retry of graphs."""
 
 from uuid import uuid4
 

@@ -1,4 +1,4 @@
-"""Edges on the real deployment: conditions, policies, and what follows from an end."""
+"""Edges in the database: conditions, policies, and the consequences of an end."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Forking a graph: a part of it runs anew, the rest is taken over."""
+"""Fork: a part of a graph runs again, the results of the rest are copied."""
 
 import pytest
 
@@ -83,7 +83,7 @@ def test_a_fork_omits_unneeded_tasks_and_runs_missing_ones(
 
     forked = fork(deployment.app, user, joined, LOOSE, actor=ME)
 
-    # The dead one must run for the chosen to run; the fallback was not needed and is left behind.
+    # The dead-lettered task must run before the chosen one; the unneeded fallback is not copied.
     assert set(forked.copies) == {done, dead, joined, aside}
     copies = [forked.copies[task_id] for task_id in (done, dead, joined, aside)]
     assert states(deployment, *copies) == ["completed", "ready", "pending", "completed"]

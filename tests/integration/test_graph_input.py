@@ -53,7 +53,7 @@ def test_concurrent_submits_with_one_key_make_one_graph(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user()
-    rivals = [Rival(connect, f"graph-{n}", _let_in, user) for n in range(4)]
+    rivals = [Rival(connect, f"graph-{n}", _submit, user) for n in range(4)]
 
     with held_lane(connect, user):
         queue_up(connect, rivals)
@@ -77,13 +77,13 @@ def test_a_process_that_dies_before_the_commit_leaves_nothing(
     monkeypatch.setattr("overnight_server.intake.submit.fault", die)
 
     with pytest.raises(Died):
-        _let_in(deployment.app, deployment.user())
+        _submit(deployment.app, deployment.user())
 
     assert nothing_was_written(deployment)
     assert deployment.one("SELECT count(*) AS n FROM dags")["n"] == 0
 
 
-def _let_in(db: Db, user: UserId) -> SubmittedDag:
+def _submit(db: Db, user: UserId) -> SubmittedDag:
     return submit_dag(
         db, user, tasks("a", "b"), LOOSE, title="x", edges=[Edge(0, 1)], idempotency_key="once"
     )

@@ -1,4 +1,4 @@
-"""Random graphs in the deployment and in the pure model: in any order, they end alike."""
+"""Random graphs end in the database as the pure model predicts, in any order of runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,13 +37,13 @@ RESULTS: dict[State, Result] = {
     State.CANCELLED: StoppedByCancel(),
 }
 RETRYABLE = (State.DEAD_LETTERED, State.CANCELLED)
-# What graphs can break; the rest is broken by other tests. Those on rows without edges are quick.
+# The invariants that graphs can violate; other tests cover the rest.
 GRAPHS = {"I02", "I03", "I04", "I09", "I11", "I12", "I13", "I14", "I15", "I18", "I19", "H01", "H02"}
 
 
 @dataclass(frozen=True)
 class Story:
-    """A graph, what its runs come to, whom somebody stops first, and in which order runs end."""
+    """A graph, the results of its runs, the tasks stopped first, and the order of the results."""
 
     runs: Sequence[State]
     links: Sequence[GraphEdge]
@@ -110,7 +110,7 @@ def test_no_retry_leaves_a_graph_stuck(deployment: Deployment, story: Story) -> 
         try:
             back = retry(deployment.app, user, tasks[place], actor=ME)
         except InvalidRequest:
-            assert _waits_in_vain(story, before, place)
+            assert _is_stuck(story, before, place)
             continue
         assert tasks[place] in back
         revived = deployment.one("SELECT status, finished_at FROM dags WHERE user_id = :u", u=user)
@@ -142,7 +142,7 @@ def _play(
     runs: Sequence[State],
     order: Sequence[int],
 ) -> None:
-    """Run whatever is ready, and end one run after the other, the first in the order first."""
+    """Start every ready task and settle the runs one by one in the given order."""
     running: dict[TaskId, Run] = {}
     while True:
         for claimed in deployment.claim().claims:
@@ -178,7 +178,7 @@ def _possible_reasons(story: Story, ends: Sequence[TaskEnd], place: int) -> set[
     return {STOPPED} if place in story.stopped or not above else {str(item) for item in above}
 
 
-def _waits_in_vain(story: Story, ends: Sequence[TaskEnd], place: int) -> bool:
+def _is_stuck(story: Story, ends: Sequence[TaskEnd], place: int) -> bool:
     return any(ends[link.parent].state in FINAL for link in story.links if link.child == place)
 
 

@@ -1,4 +1,4 @@
-"""Those who act on one graph at the same moment: whoever comes second sees what the first did."""
+"""Concurrent acts on one graph: the second act sees the changes of the first."""
 
 from collections.abc import Callable
 
@@ -158,7 +158,7 @@ def test_a_graph_cancel_cancels_a_task_claimed_just_before(
 
 
 class InTransaction:
-    """A database whose every work is a part of one transaction that the test holds open."""
+    """A database whose transactions are all part of one transaction that the test holds open."""
 
     def __init__(self, tx: Connection) -> None:
         self._tx = tx

@@ -111,7 +111,7 @@ def test_heartbeats_touch_no_index(deployment: Deployment) -> None:
         "lease": 30,
         "progress": '{"percent": 1}',
     }
-    # What this session has not reported yet, so earlier statements of it count as well.
+    # These counters include earlier statements that this session has not reported yet.
     counted = text(
         "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'tasks'"
     )

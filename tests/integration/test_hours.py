@@ -1,4 +1,4 @@
-"""Monthly hours: told of in time, refused or held when used up, and never overrun."""
+"""Monthly hours: notices before they are used up, refusal or waiting afterwards, no overrun."""
 
 import random
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from tests.support.rivals import Connect, Rival, meet_at_lane
 
 HOUR = timedelta(hours=1)
 MONTH = timedelta(days=31)
-# What can happen to a user with an hour a month: work in all its ends, and time passing.
+# The steps for a user with one hour a month: runs with every result, and time passing.
 STEPS = (
     *("work", "work", "work", "submit", "claim", "complete", "fail", "hand back", "crash"),
     *("wait", "month", "replan"),
@@ -167,12 +167,12 @@ def test_no_sequence_of_steps_pushes_the_ledger_past_the_limit(
 
 
 class _Life:
-    """One user with few hours, to whom things happen."""
+    """A user with few hours, to whom the steps are applied."""
 
     def __init__(self, deployment: Deployment, chance: random.Random) -> None:
         self.deployment = deployment
         self.chance = chance
-        if not _watched(deployment):
+        if not _has_plan_history(deployment):
             watch_plans(deployment.owner)
         deployment.agent()
         self.user = deployment.user(
@@ -209,7 +209,7 @@ class _Life:
                 self.runs.append(run)
 
     def work(self) -> None:
-        """Let tasks use nearly all of the time they asked for."""
+        """Let runs take nearly their whole timeout."""
         for _ in range(2):
             self.take("submit")
         self.claim()
@@ -236,7 +236,7 @@ class _Life:
         override_limits(self.deployment.app, self.user, Overrides(hours=hours))
 
 
-def _watched(deployment: Deployment) -> bool:
+def _has_plan_history(deployment: Deployment) -> bool:
     return bool(
         deployment.one("SELECT to_regclass('plan_history') IS NOT NULL AS watched")["watched"]
     )

@@ -119,7 +119,7 @@ def test_a_subscription_receives_wake_ups_and_the_dismissals_of_its_own_pool(
         dismiss_idle_listeners(client, prefix, "gpu")
         client.publish(prefix + SLOTS_CHANNEL, "")
         assert subscription.wait(LONG) is SlotSignal.WAKE_UP
-        # In one pipeline, or the first could be read before the second is sent.
+        # In one pipeline; otherwise the first message could be read before the second is sent.
         with client.pipeline() as both:
             both.publish(prefix + SLOTS_CHANNEL, "")
             dismiss_idle_listeners(both, prefix, "default")

@@ -1,4 +1,4 @@
-"""What leaving a task in the inbox raises, whichever library the connection is from."""
+"""Errors of an inbox insert are the same for every database driver."""
 
 from collections.abc import Iterator
 

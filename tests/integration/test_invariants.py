@@ -1,4 +1,4 @@
-"""The invariants themselves: silent over a true history, and loud over every planted lie."""
+"""The invariants report nothing for a normal history and report every planted violation."""
 
 import re
 from dataclasses import dataclass
@@ -46,30 +46,30 @@ from tests.support.invariants import (
 from tests.support.recorded_actions import RecordedAction, token_suffix
 
 SUPPORT = Path(__file__).parents[1] / "support"
-# What one names besides rows: these are planted by saying so, not by changing the database.
-SAID = frozenset({"I01", "I02", "I10"})
+# These invariants concern arguments of the check, so their violations need no SQL.
+WITHOUT_SQL = frozenset({"I01", "I02", "I10"})
 
 NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 
 
-def _lies() -> dict[str, list[str]]:
-    """Return the lies by the invariant that must see them."""
+def _read_violations() -> dict[str, list[str]]:
+    """Return the SQL that violates each invariant."""
     _, *parts = NAME.split((SUPPORT / "corrupt_rows.sql").read_text())
     return {
-        code: [lie.strip() for lie in lies.split(";") if lie.strip()]
-        for code, lies in zip(parts[::2], parts[1::2], strict=True)
+        code: [sql.strip() for sql in statements.split(";") if sql.strip()]
+        for code, statements in zip(parts[::2], parts[1::2], strict=True)
     }
 
 
-LIES = _lies()
-# What a run of a bundle worked, that had waited minutes for its turn.
+VIOLATIONS = _read_violations()
+# The working time of a run that waited some minutes in its bundle.
 TURN_SECONDS = 7.0
 MOVE_UP = BulkOrder(Action.REPRIORITISE, TaskFilter(type="echo"), priority=20)
 
 
 @dataclass(frozen=True)
 class History:
-    """A deployment in which a little of everything has happened, and the names of what is in it."""
+    """A deployment with tasks in every state, and their names."""
 
     deployment: Deployment
     names: dict[str, UserId | TaskId]
@@ -80,7 +80,7 @@ class History:
 
     @property
     def recorded_actions(self) -> list[RecordedAction]:
-        """What the agents would have written down: one that was lost never came to its end."""
+        """Return the record that the handlers would have written; the lost run has no end."""
         runs = self.deployment.rows(
             "SELECT task_id, epoch, token, outcome, extract(epoch FROM ended_at - started_at) AS s"
             "  FROM attempts WHERE started_at IS NOT NULL"
@@ -183,7 +183,7 @@ def test_a_normal_history_violates_no_invariant(history: History) -> None:
 
 
 def test_every_invariant_has_a_violating_example() -> None:
-    assert SAID | LIES.keys() == {invariant.code for invariant in INVARIANTS}
+    assert WITHOUT_SQL | VIOLATIONS.keys() == {invariant.code for invariant in INVARIANTS}
 
 
 def test_all_twenty_invariants_are_checked_or_listed_as_inapplicable() -> None:
@@ -206,16 +206,16 @@ def test_the_inapplicable_invariants_have_no_subject(deployment: Deployment) -> 
 def test_every_violation_is_reported_by_its_invariant(
     history: History, postgres: EmbeddedPostgres, database_url: str
 ) -> None:
-    liar = _without_guards(postgres, database_url)
+    db = _without_constraints(postgres, database_url)
 
     missed = [
-        f"{code} does not see: {lie}"
-        for code, lies in LIES.items()
-        for lie in lies
-        if code not in _seen_after(liar, lie, history)
+        f"{code} does not report: {sql}"
+        for code, statements in VIOLATIONS.items()
+        for sql in statements
+        if code not in _reported_after(db, sql, history)
     ]
 
-    liar.close()
+    db.close()
     assert missed == []
 
 
@@ -286,22 +286,22 @@ def test_runs_started_before_their_user_was_disabled_violate_nothing(
     assert (at_once, violations(deployment.dispatcher, codes={"I06"}).keys()) == ({}, {"I06"})
 
 
-def _seen_after(liar: Db, lie: str, history: History) -> set[str]:
-    """Tell a lie, look, and take it back."""
-    with liar.engine.connect() as tx:
-        # No trigger and no foreign key puts right, or refuses, what is planted.
+def _reported_after(db: Db, sql: str, history: History) -> set[str]:
+    """Execute a violating statement, return the reported invariants, and roll back."""
+    with db.engine.connect() as tx:
+        # Triggers and foreign keys are off, so that they neither repair nor refuse the violation.
         tx.execute(text("SET LOCAL session_replication_role = replica"))
         keep_recorded_actions(tx, history.recorded_actions)
-        changed = tx.execute(text(lie), history.names)
-        assert changed.rowcount > 0, f"changes nothing: {lie}"
+        changed = tx.execute(text(sql), history.names)
+        assert changed.rowcount > 0, f"changes nothing: {sql}"
         return set(violations_seen(tx, Look(recorded_actions=())))
 
 
-def _without_guards(postgres: EmbeddedPostgres, database_url: str) -> Db:
-    """Return the test's database as its superuser, with no constraint left to refuse a lie."""
+def _without_constraints(postgres: EmbeddedPostgres, database_url: str) -> Db:
+    """Return the test's database as its superuser, without constraints that could refuse a row."""
     database = make_url(database_url).database
     url = make_url(postgres.superuser_url).set(database=database)
-    liar = Db.connect(url.render_as_string(hide_password=False), role=None)
-    with liar.engine.begin() as tx:
+    db = Db.connect(url.render_as_string(hide_password=False), role=None)
+    with db.engine.begin() as tx:
         tx.execute(text((SUPPORT / "no_guards.sql").read_text()))
-    return liar
+    return db

@@ -167,7 +167,7 @@ def test_a_replacement_expires_when_the_old_key_would_have(deployment: Deploymen
 
     new = rotate(deployment.app, key_id_of(old), grace=timedelta(days=7))
 
-    # The old one ends when it would have: a grace prolongs nothing.
+    # The old key expires as before: a grace does not extend it.
     deployment.move_clock(timedelta(days=2))
     assert authenticate(deployment.app, old) is None
     assert authenticate(deployment.app, new) is not None

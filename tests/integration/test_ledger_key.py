@@ -16,7 +16,7 @@ def test_a_run_recorded_twice_is_charged_once(deployment: Deployment) -> None:
     held = deployment.row(run.claim.task_id)
     deployment.move_clock(timedelta(minutes=1))
     deployment.settle(run, Interrupted())
-    # The fence lets a run end once; so the row is put back by hand, as the run had held it.
+    # The claim token lets a run end once, so the test restores the claimed row by SQL.
     deployment.run(
         "UPDATE tasks SET state = 'running', epoch = :epoch, token = :token, pool = :pool,"
         " claimed_by = :claimed_by, claimed_at = :claimed_at, started_at = :started_at,"

@@ -1,4 +1,4 @@
-"""What many processes print reaches one terminal and one log file each."""
+"""The output of all processes reaches the terminal and one log file per process."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from overnight_server.local.logfile import LogFile, tail
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
+    """A stream that reports to be a terminal."""
 
     def isatty(self) -> bool:
         return True

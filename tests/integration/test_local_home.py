@@ -1,4 +1,4 @@
-"""The home remembers ports and keys, keeps others out, and holds one deployment at a time."""
+"""The home directory stores ports and keys, is private, and runs one stack at a time."""
 
 import os
 import signal

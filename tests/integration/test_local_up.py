@@ -22,7 +22,7 @@ PROJECT = Path(__file__).parents[2]
 
 
 class Terminal:
-    """Someone at a terminal, in one home."""
+    """Runs commands in one home directory."""
 
     def __init__(self, path: Path) -> None:
         self.home = Home(path)

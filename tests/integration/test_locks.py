@@ -1,4 +1,4 @@
-"""Locks on the one claim: held exactly while a task is active, and by one task at a time."""
+"""Locks of a claim: held exactly while a task is active, by one task at a time."""
 
 from collections.abc import Callable
 from datetime import timedelta
@@ -29,12 +29,12 @@ PATHS = [
 
 
 def held(deployment: Deployment) -> set[tuple[Any, str]]:
-    """Who holds which key."""
+    """Return the holder of each key."""
     return {(row["task_id"], row["key"]) for row in deployment.rows("SELECT * FROM held_locks")}
 
 
 def claimed(deployment: Deployment) -> set[Any]:
-    """Take what may go in one pass."""
+    """Claim everything that one pass may claim."""
     return {one.claim.task_id for one in deployment.claim().claims}
 
 

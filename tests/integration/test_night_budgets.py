@@ -1,4 +1,4 @@
-"""Night budgets: when a night begins and ends, and what it pays for."""
+"""Night budgets: the start and end of a night, and the tasks it pays for."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ DAY = timedelta(days=1)
 
 
 @pytest.fixture(autouse=True)
-def _books_balance(deployment: Deployment) -> object:
+def _no_violations_at_the_end(deployment: Deployment) -> object:
     yield
     broken = violations(deployment.owner)
     assert not broken, describe_violations(broken)
@@ -108,7 +108,7 @@ def test_an_approval_does_not_apply_to_an_unstarted_night(
     )
     deployment.set_clock(deployment.lane(user)["night_ends_at"])
 
-    # More lanes are due than one pass brings to the present, and this one comes last.
+    # More lanes are due than one pass refreshes, and this lane is last.
     taken = [*deployment.claim().claims, *deployment.claim().claims]
 
     assert [claimed.claim.task_id for claimed in taken] == [run.claim.task_id]

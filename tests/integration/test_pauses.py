@@ -1,4 +1,4 @@
-"""Pauses: nothing new starts, what runs goes on, and a claim under way is no way round."""
+"""Pauses: nothing new starts, running tasks continue, and claims in progress respect them."""
 
 from collections.abc import Callable
 from typing import Any

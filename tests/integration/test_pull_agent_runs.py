@@ -1,4 +1,4 @@
-"""What a run says from outside, fenced by the token of its claim."""
+"""Runs of pull agents over HTTP, authenticated by the token of the claim."""
 
 import base64
 from collections.abc import Iterator

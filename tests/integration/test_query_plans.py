@@ -75,7 +75,7 @@ FILL = f"""
     INSERT INTO agents (id, pool, slots) VALUES ('worker', 'default', 100);
 """
 
-# One on its first evening: a single user, one large graph, nothing has begun and nothing ended.
+# A new deployment: a single user, one large graph, no run yet.
 YOUNG = f"""
     INSERT INTO users (id, name, plan_tier, max_concurrent_agents)
     VALUES (gen_random_uuid(), 'the first', 'team', 10);
@@ -87,7 +87,7 @@ YOUNG = f"""
     SELECT gen_random_uuid(), user_id, id, 'echo', 't', 'test', 'ready', n, 0, 0
       FROM dags CROSS JOIN generate_series(1, {TASKS}) n;
 """
-# What a deployment never stops to collect.
+# The tables that only grow.
 HISTORY = {"tasks", "attempts", "task_edges", "events", "usage_ledger"}
 
 
@@ -99,7 +99,7 @@ def filled(postgres: EmbeddedPostgres, template: str) -> Iterator[Db]:
 
 @pytest.fixture(scope="module")
 def young(postgres: EmbeddedPostgres, template: str) -> Iterator[Db]:
-    """A database whose statistics know nothing of what is to come."""
+    """A database with statistics from its first evening, before the tables have grown."""
     yield from _made(postgres, template, "young_for_plans", YOUNG)
 
 
@@ -242,7 +242,7 @@ def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]
 def test_an_empty_deployment_already_uses_indexes_for_large_tables(
     young: Db, name: str, indexes: set[str]
 ) -> None:
-    """A plan is kept until the next statistics: it must do for what happens meanwhile."""
+    """A plan stays until the next statistics, so it must suit the rows added meanwhile."""
     nodes = [node for node in _plan(young, name) if node.get("Relation Name") in HISTORY]
 
     used = {node["Index Name"] for node in nodes if "Index Name" in node}
@@ -281,7 +281,7 @@ def test_a_report_on_a_period_reads_no_more_than_the_period(filled: Db, name: st
 
 @pytest.mark.parametrize("name", sorted(sources()))
 def test_every_statement_is_valid_sql(filled: Db, name: str) -> None:
-    """Postgres understands it, and every parameter in it is one that this test can name."""
+    """Postgres accepts every statement, and this test has a value for each parameter."""
     assert _plan(filled, name)
 
 

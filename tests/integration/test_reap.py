@@ -97,7 +97,7 @@ def test_the_first_lost_run_is_retried_at_once_and_the_second_waits(
 
 
 def test_an_expired_lease_of_a_live_worker_is_not_a_crash(deployment: Deployment) -> None:
-    """Its end may have been impossible to record; of a death, its worker would have told."""
+    """The worker may have failed to record the end; it would have reported a crash."""
     user, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
     beat(deployment.dispatcher, AGENT)
@@ -256,7 +256,7 @@ def test_more_than_a_batch_is_reaped_in_one_sweep(
 
 
 def test_a_row_that_cannot_be_read_does_not_stop_the_reaper(deployment: Deployment) -> None:
-    """A newer release may write what this one does not know; the others must come back still."""
+    """A newer release may write values that this one cannot read; other tasks are still reaped."""
     deployment.agent()
     odd, plain = deployment.running(deployment.user()), deployment.running(deployment.user())
     deployment.run(
@@ -355,7 +355,7 @@ def test_a_run_past_its_timeout_may_end_within_the_grace(deployment: Deployment)
     _, run = _running(deployment, timeout_seconds=60)
     _keep_beating(deployment, run, timedelta(seconds=60) + GRACE - SECOND)
 
-    assert end_overdue(deployment.dispatcher, grace=GRACE, kill=_kill_nobody) == 0
+    assert end_overdue(deployment.dispatcher, grace=GRACE, kill=_kill_no_process) == 0
     assert deployment.state(run.claim.task_id) == "running"
 
 
@@ -403,5 +403,5 @@ def _keep_beating(deployment: Deployment, run: Run, duration: timedelta) -> None
     heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
 
 
-def _kill_nobody(claim: Claim, bundle: UUID | None) -> None:
+def _kill_no_process(claim: Claim, bundle: UUID | None) -> None:
     raise AssertionError(f"{claim} of {bundle} was to be killed")

@@ -1,4 +1,4 @@
-"""What a task reads: references are found at submit, and handed to the run."""
+"""References to outputs and artifacts: resolved at submit and passed to the run."""
 
 from typing import Any
 

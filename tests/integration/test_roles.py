@@ -1,4 +1,4 @@
-"""What each role may do: enough for its work, never enough to rewrite history."""
+"""The rights of each database role; no role can change history."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ from tests.support.deployment import AGENT, Deployment
 VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 ROLES = (APP, READER, ADMIN, DISPATCHER, GATE)
 # Per table what the app, the reader, the admin, the dispatcher and the gate may do: R reads, I
-# inserts, U updates. Nobody deletes. Whose rows the app sees is told in test_row_level_security.py.
+# inserts, U updates. No role deletes. test_row_level_security.py tests which rows the app sees.
 RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "agents": ("R", "R", "RU", "RIU", "RIU"),
     "api_keys": ("RIU", None, "RIU", "R", None),

@@ -1,4 +1,4 @@
-"""The wall between users that Postgres itself keeps, wherever a condition was forgotten."""
+"""Row-level security keeps users apart even where a query has no condition on the user."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +19,7 @@ from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Acti
 from tests.support import logins
 from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
-# Tables that hold nothing of any one user; every other one must have a wall.
+# Tables without rows of users; every other table must have row-level security.
 OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "type_durations", "pools", "sweeps"}
 
 UNPROTECTED = """
@@ -39,12 +39,12 @@ UNPROTECTED = """
 
 
 def unprotected(deployment: Deployment) -> list[str]:
-    """Return the tables through which one user could see another's rows."""
+    """Return the tables in which a user could read rows of another."""
     return [row["name"] for row in deployment.rows(UNPROTECTED, open=sorted(OPEN_TO_ALL))]
 
 
 def protected(deployment: Deployment) -> list[str]:
-    """Return the tables that have a wall."""
+    """Return the tables that have row-level security."""
     sql = "SELECT relname AS name FROM pg_class WHERE relforcerowsecurity ORDER BY 1"
     return [row["name"] for row in deployment.rows(sql)]
 
@@ -67,7 +67,7 @@ def test_a_new_table_without_row_level_security_is_reported(deployment: Deployme
     deployment.run("CREATE TABLE diaries (user_id uuid, secret text)")
     assert unprotected(deployment) == ["diaries"]
 
-    # Enabled but not forced, or forced without a policy for the API, is no wall.
+    # Row-level security protects only if it is forced and has a policy for the API role.
     deployment.run("ALTER TABLE diaries ENABLE ROW LEVEL SECURITY")
     assert unprotected(deployment) == ["diaries"]
     deployment.run("ALTER TABLE diaries FORCE ROW LEVEL SECURITY")
@@ -290,7 +290,7 @@ def test_security_definer_functions_have_a_fixed_search_path(deployment: Deploym
 def test_row_level_security_does_not_change_plans_of_other_roles(
     connect: Callable[..., Db],
 ) -> None:
-    """The plan of a claim knows nothing of walls: a policy that is true is planned away."""
+    """A policy that is always true does not appear in the plan of a claim."""
     sql = text("EXPLAIN (VERBOSE) SELECT * FROM tasks WHERE user_id = gen_random_uuid()")
     dispatcher, front = connect(role=DISPATCHER), connect(role=APP)
 

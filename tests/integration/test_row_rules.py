@@ -1,4 +1,4 @@
-"""What a row of tasks and lanes must be: every rule refuses what breaks it, and names itself."""
+"""Check constraints of tasks and lanes: each refuses wrong rows and is named in the error."""
 
 import re
 from uuid import uuid4

@@ -20,7 +20,7 @@ BULK_GUIDE = Path("docs/guides/bulk.md")
 
 @contextmanager
 def echoing(deployment: Deployment) -> Iterator[None]:
-    """Let a worker run that returns what each task was given."""
+    """Run a worker that returns the payload of each task."""
     over = threading.Event()
 
     def work() -> None:
@@ -57,7 +57,7 @@ def sweeping(deployment: Deployment) -> Iterator[None]:
         maintenance.join()
 
 
-def ran_as_it_stands(page: Path, served: LiveApi, folder: Path) -> subprocess.CompletedProcess[str]:
+def run_code(page: Path, served: LiveApi, folder: Path) -> subprocess.CompletedProcess[str]:
     program = folder / "guide.py"
     program.write_text("\n".join(blocks(page, "py")), encoding="utf-8")
     return subprocess.run(
@@ -80,7 +80,7 @@ def test_the_code_of_the_bulk_guide_runs(
 ) -> None:
     # No built-in worker runs: it would end the tasks at once.
     with serve(deployment, database_url) as served, sweeping(deployment), echoing(deployment):
-        ran = ran_as_it_stands(BULK_GUIDE, served, tmp_path)
+        ran = run_code(BULK_GUIDE, served, tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     first, *_, last = ran.stdout.splitlines()
@@ -91,7 +91,7 @@ def test_the_code_of_the_guide_runs(
     deployment: Deployment, database_url: str, tmp_path: Path
 ) -> None:
     with serve(deployment, database_url) as served, echoing(deployment):
-        ran = ran_as_it_stands(GUIDE, served, tmp_path)
+        ran = run_code(GUIDE, served, tmp_path)
 
     assert ran.returncode == 0, ran.stderr
     assert [line.split()[-1] for line in ran.stdout.splitlines()][-1] == "completed"

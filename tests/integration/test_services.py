@@ -1,4 +1,4 @@
-"""Plans and the queue by the names of the user limits' design, on the one gate."""
+"""The plan and queue services with the names of the user limits design."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -35,11 +35,11 @@ NOBODY = "00000000-0000-0000-0000-000000000000"
 
 @pytest.fixture
 def settings() -> Settings:
-    return told()
+    return make_settings()
 
 
-def told(**named: str) -> Settings:
-    return load({f"OVERNIGHT_{name.upper()}": value for name, value in named.items()})
+def make_settings(**values: str) -> Settings:
+    return load({f"OVERNIGHT_{name.upper()}": value for name, value in values.items()})
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def queue(deployment: Deployment, settings: Settings) -> TaskQueueService:
 
 
 @pytest.fixture(autouse=True)
-def true_to_the_end(deployment: Deployment) -> Iterator[None]:
+def no_violations_at_the_end(deployment: Deployment) -> Iterator[None]:
     yield
     assert violations(deployment.owner) == {}
 
@@ -266,7 +266,7 @@ def test_the_queue_service_reports_why_nothing_can_start(
     queue.claim_next_task(at_cap)
     locked = deployment.user(PlanTier.TEAM)
     serial = TaskQueueService(
-        deployment.dispatcher, told(per_user_serialization_scope="user"), holder="o"
+        deployment.dispatcher, make_settings(per_user_serialization_scope="user"), holder="o"
     )
     held = serial.create_task(locked, "one")
     serial.claim_next_task(locked)
@@ -351,7 +351,7 @@ def test_the_caps_apply_to_the_queue_service(
 
 
 def test_a_direct_claim_respects_the_cap_on_all_slots(deployment: Deployment) -> None:
-    capped = TaskQueueService(deployment.dispatcher, told(slots_max="1"), holder="o")
+    capped = TaskQueueService(deployment.dispatcher, make_settings(slots_max="1"), holder="o")
     for _ in range(2):
         capped.create_task(deployment.user(), "one")
 

@@ -19,13 +19,13 @@ from tests.support.invariants import violations
 from tests.support.rivals import Rival
 
 
-def told(**named: str) -> Settings:
-    return load({f"OVERNIGHT_{name.upper()}": value for name, value in named.items()})
+def make_settings(**values: str) -> Settings:
+    return load({f"OVERNIGHT_{name.upper()}": value for name, value in values.items()})
 
 
 @pytest.fixture
 def settings() -> Settings:
-    return told()
+    return make_settings()
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def manager(deployment: Deployment, settings: Settings) -> PerUserQueueManager:
 
 
 @pytest.fixture(autouse=True)
-def true_to_the_end(deployment: Deployment) -> Iterator[None]:
+def no_violations_at_the_end(deployment: Deployment) -> Iterator[None]:
     yield
     assert violations(deployment.owner) == {}
 
@@ -183,7 +183,9 @@ def test_locks_can_be_cleaned_up_by_hand(
 def test_the_controller_reports_the_state_of_the_deployment(deployment: Deployment) -> None:
     deployment.agent(slots=4)
     deployment.user(name="alice", plan=PlanTier.TEAM)
-    controller = QueueControllerV2(deployment.dispatcher, told(worker_liveness="300"), user="alice")
+    controller = QueueControllerV2(
+        deployment.dispatcher, make_settings(worker_liveness="300"), user="alice"
+    )
 
     places = [controller.enqueue("site", f"Fix bug {number}", priority=5) for number in range(3)]
     controller.enqueue("app", "Urgent", priority=1)
@@ -214,7 +216,7 @@ def test_the_controller_skips_users_whose_lock_is_held(deployment: Deployment) -
     deployment.agent(slots=4)
     for name in ("alice", "bob"):
         deployment.user(name=name, plan=PlanTier.TEAM)
-    settings = told(worker_liveness="300", per_user_serialization_scope="user")
+    settings = make_settings(worker_liveness="300", per_user_serialization_scope="user")
     alice, bob = (
         QueueControllerV2(deployment.dispatcher, settings, user=n) for n in ("alice", "bob")
     )
@@ -231,7 +233,7 @@ def test_the_controller_skips_users_whose_lock_is_held(deployment: Deployment) -
 
 def test_without_a_free_slot_the_controller_selects_nothing(deployment: Deployment) -> None:
     deployment.user(name="alice")
-    controller = QueueControllerV2(deployment.dispatcher, told(), user="alice")
+    controller = QueueControllerV2(deployment.dispatcher, make_settings(), user="alice")
     controller.enqueue("site", "one")
     capacity = controller.read_capacity()
 
@@ -244,8 +246,8 @@ def test_a_task_that_cannot_be_dispatched_is_released(
 ) -> None:
     deployment.agent(slots=4)
     deployment.user(name="alice")
-    reached = told(worker_liveness="300", redis_url=redis.url)
-    lost = told(worker_liveness="300", redis_url="redis://127.0.0.1:1/0")
+    reached = make_settings(worker_liveness="300", redis_url=redis.url)
+    lost = make_settings(worker_liveness="300", redis_url="redis://127.0.0.1:1/0")
     controllers = [
         QueueControllerV2(deployment.dispatcher, item, user="alice") for item in (lost, reached)
     ]

@@ -1,4 +1,4 @@
-"""Ending runs: what each result makes of the task, and that it is recorded exactly once."""
+"""Settle: the state that each result leads to, recorded exactly once."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ AT_ONCE = RetryRules(Strategy.IMMEDIATE)
 
 
 class Record(NamedTuple):
-    """What an ending leaves on the task, on its attempt and in the ledger."""
+    """The values of the task, its attempt and the ledger after a settle."""
 
     state: str
     attempts: int

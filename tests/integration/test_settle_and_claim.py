@@ -1,4 +1,4 @@
-"""What comes besides in a settling transaction never costs an end its record."""
+"""A failing claim in the settle transaction does not prevent the result from being recorded."""
 
 import time
 
@@ -11,7 +11,7 @@ from tests.support.deployment import Deployment
 
 
 class Spoiler:
-    """Something besides that fails in Postgres, in its own way."""
+    """A claim that fails in Postgres."""
 
     def __init__(self, sql: str) -> None:
         self._sql = sql

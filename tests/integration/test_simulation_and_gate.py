@@ -35,7 +35,7 @@ DAY = 24 * 60 * MINUTE
 
 @dataclass(frozen=True)
 class Job:
-    """A task of a small deployment; its type says how many minutes it takes."""
+    """A task of a small deployment; its type gives its duration in minutes."""
 
     minutes: int
     priority: int
@@ -108,7 +108,7 @@ people = st.builds(
 
 
 class FixedDurations:
-    """A night in which every run takes the minutes its type says."""
+    """A night in which every run takes the minutes of its type."""
 
     def duration(self, type_: str, granted: float) -> float:
         return min(granted, float(type_) * MINUTE)
@@ -119,7 +119,7 @@ class FixedDurations:
 
 @dataclass
 class GateNight:
-    """The real deployment on a night in which runs take what their types say."""
+    """The real gate on a night in which every run takes the minutes of its type."""
 
     deployment: Deployment
     clock: float = 0.0
@@ -151,7 +151,7 @@ class GateNight:
         self.clock = moment
 
     def _end(self, claimed: Claimed) -> None:
-        """Start late and settle at once, charging what the run is said to have taken."""
+        """Start and settle a run at its end, with the duration of its type."""
         seconds = float(claimed.type) * MINUTE
         self.deployment.run(
             "UPDATE tasks SET expires_at = clock() + interval '1 minute' WHERE id = :id",

@@ -49,7 +49,7 @@ def run(deployment: Deployment, user: UserId) -> Run:
     return deployment.running(user, title="parent")
 
 
-def plant(
+def spawn_child(
     db: Db,
     run: Run,
     key: str = "#1",
@@ -62,7 +62,7 @@ def plant(
     return spawn(db, run.user_id, run.claim, NewChild(task, key, depends_on=after), caps)
 
 
-def sound(deployment: Deployment) -> None:
+def assert_no_violations(deployment: Deployment) -> None:
     broken = violations(deployment.owner)
     assert not broken, describe_violations(broken)
 
@@ -73,7 +73,7 @@ def finish(deployment: Deployment, *tasks: TaskId, output: object = None) -> Non
 
 
 def test_a_child_joins_its_parents_graph_at_once(deployment: Deployment, run: Run) -> None:
-    made = plant(deployment.dispatcher, run)
+    made = spawn_child(deployment.dispatcher, run)
 
     row = deployment.row(made.task_id)
     assert made.created
@@ -85,11 +85,11 @@ def test_a_child_joins_its_parents_graph_at_once(deployment: Deployment, run: Ru
     assert row["dag_id"] == run.dag_id == run.claim.task_id
     dag = deployment.one("SELECT * FROM dags")
     assert (dag["id"], dag["title"], dag["total"], dag["open"]) == (run.dag_id, "parent", 2, 2)
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_graph_of_spawned_tasks_includes_its_first_task(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     deployment.settle(run, Returned())
 
     assert deployment.one("SELECT status, completed FROM dags") == {
@@ -101,31 +101,33 @@ def test_a_graph_of_spawned_tasks_includes_its_first_task(deployment: Deployment
     dag = deployment.one("SELECT * FROM dags")
     assert (dag["status"], dag["completed"]) == ("completed", 2)
     assert deployment.one("SELECT count(*) AS n FROM graphs")["n"] == 1
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_the_costs_of_spawned_tasks_are_added_to_the_graph(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user, max_cost_usd=5.0)
-    child = plant(deployment.dispatcher, run, max_cost_usd=1.0).task_id
+    child = spawn_child(deployment.dispatcher, run, max_cost_usd=1.0).task_id
     deployment.settle(run, Returned(cost_usd=2.0))
     [second] = begin(deployment, child)
     deployment.settle(second, Returned(cost_usd=0.5))
 
     dag = deployment.one("SELECT spent_usd, reserved_usd FROM dags")
     assert (float(dag["spent_usd"]), float(dag["reserved_usd"])) == (2.5, 0.0)
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_repeated_run_does_not_double_its_children(deployment: Deployment, run: Run) -> None:
-    first = [plant(deployment.dispatcher, run, f"#{n}") for n in range(1, 4)]
+    first = [spawn_child(deployment.dispatcher, run, f"#{n}") for n in range(1, 4)]
     deployment.settle(run, Lost())
     deployment.move_clock(timedelta(hours=1))
     deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'")
     [again] = begin(deployment, run.claim.task_id)
 
-    second = [plant(deployment.dispatcher, again, f"#{n}", title="other") for n in range(1, 5)]
+    second = [
+        spawn_child(deployment.dispatcher, again, f"#{n}", title="other") for n in range(1, 5)
+    ]
 
     assert [submitted.task_id for submitted in second[:3]] == [
         submitted.task_id for submitted in first
@@ -140,8 +142,8 @@ def test_two_calls_under_one_key_at_once_make_one_child(
     answers = meet_at_lane(
         connect,
         run.user_id,
-        Rival(connect, "first", plant, run),
-        Rival(connect, "second", plant, run),
+        Rival(connect, "first", spawn_child, run),
+        Rival(connect, "second", spawn_child, run),
     )
 
     assert [submitted.created for submitted in answers] == [True, False]
@@ -152,7 +154,7 @@ def test_a_parent_that_lost_its_claim_spawns_nothing(
     deployment: Deployment, run: Run, connect: Callable[..., Db]
 ) -> None:
     ending = Rival(connect, "reaper", settle, run, Raised("auth_failure", "no"), agent=AGENT)
-    late = Rival(connect, "late", plant, run)
+    late = Rival(connect, "late", spawn_child, run)
 
     with pytest.raises(StaleAttempt):
         meet_at_lane(connect, run.user_id, ending, late)
@@ -165,20 +167,20 @@ def test_a_parent_that_was_asked_to_stop_spawns_nothing(deployment: Deployment, 
     cancel(deployment.app, run.user_id, run.claim.task_id, actor=ACTOR)
 
     with pytest.raises(TaskStopping):
-        plant(deployment.dispatcher, run)
+        spawn_child(deployment.dispatcher, run)
 
 
 def test_spawning_below_the_depth_limit_is_refused(deployment: Deployment, run: Run) -> None:
     caps = SpawnCaps(LOOSE, max_depth=2)
-    child = plant(deployment.dispatcher, run, caps=caps).task_id
+    child = spawn_child(deployment.dispatcher, run, caps=caps).task_id
     [second] = begin(deployment, child)
-    grandchild = plant(deployment.dispatcher, second, caps=caps).task_id
+    grandchild = spawn_child(deployment.dispatcher, second, caps=caps).task_id
     [third] = begin(deployment, grandchild)
 
     with pytest.raises(SpawnTooDeep, match="2 levels below"):
-        plant(deployment.dispatcher, third, caps=caps)
+        spawn_child(deployment.dispatcher, third, caps=caps)
 
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 @pytest.mark.parametrize(
@@ -193,12 +195,12 @@ def test_spawning_beyond_a_cap_is_refused_but_existing_keys_pass(
     deployment: Deployment, run: Run, caps: SpawnCaps, refusal: type[Exception]
 ) -> None:
     for key in ("#1", "#2"):
-        plant(deployment.dispatcher, run, key, caps=caps)
+        spawn_child(deployment.dispatcher, run, key, caps=caps)
 
     with pytest.raises(refusal):
-        plant(deployment.dispatcher, run, "#3", caps=caps)
+        spawn_child(deployment.dispatcher, run, "#3", caps=caps)
 
-    assert not plant(deployment.dispatcher, run, "#2", caps=caps).created
+    assert not spawn_child(deployment.dispatcher, run, "#2", caps=caps).created
     assert deployment.one("SELECT total FROM dags")["total"] == 3
 
 
@@ -206,7 +208,7 @@ def test_a_child_inherits_its_parents_priority_by_default(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user, priority=20)
-    inherited = plant(deployment.dispatcher, run).task_id
+    inherited = spawn_child(deployment.dispatcher, run).task_id
     seed = NewChild(NewTask("own", "echo", priority=70), "own", inherits_priority=False)
     own = spawn(deployment.dispatcher, user, run.claim, seed, CAPS).task_id
 
@@ -214,17 +216,17 @@ def test_a_child_inherits_its_parents_priority_by_default(
 
 
 def test_siblings_may_wait_for_each_other(deployment: Deployment, run: Run) -> None:
-    first = plant(deployment.dispatcher, run, "first", name="first").task_id
-    second = plant(deployment.dispatcher, run, "second", after=(first,)).task_id
+    first = spawn_child(deployment.dispatcher, run, "first", name="first").task_id
+    second = spawn_child(deployment.dispatcher, run, "second", after=(first,)).task_id
     assert deployment.row(second)["state"] == "pending"
 
     finish(deployment, first, output={"n": 1})
 
     assert deployment.row(second)["state"] == "ready"
     assert inputs_of(deployment.dispatcher, run.user_id, second) == {"first": {"n": 1}}
-    third = plant(deployment.dispatcher, run, "third", after=(first,)).task_id
+    third = spawn_child(deployment.dispatcher, run, "third", after=(first,)).task_id
     assert deployment.row(third)["state"] == "ready"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_child_can_wait_only_for_tasks_of_its_graph(deployment: Deployment, run: Run) -> None:
@@ -232,9 +234,9 @@ def test_a_child_can_wait_only_for_tasks_of_its_graph(deployment: Deployment, ru
     foreign = deployment.task(deployment.user())
 
     with pytest.raises(InvalidRequest, match="another graph"):
-        plant(deployment.dispatcher, run, after=(unrelated_task,))
+        spawn_child(deployment.dispatcher, run, after=(unrelated_task,))
     with pytest.raises(TaskNotFound):
-        plant(deployment.dispatcher, run, after=(foreign,))
+        spawn_child(deployment.dispatcher, run, after=(foreign,))
 
     assert not deployment.rows("SELECT * FROM dags")
 
@@ -247,19 +249,19 @@ def test_spawning_for_another_agent_needs_an_orchestrator(
     for_review = {"required_capabilities": ["agent:reviewer"]}
 
     with pytest.raises(NotOrchestrator, match="agent:reviewer"):
-        plant(deployment.dispatcher, plain, **for_review)
+        spawn_child(deployment.dispatcher, plain, **for_review)
     with pytest.raises(NotOrchestrator, match="role orchestrator"):
-        plant(deployment.dispatcher, plain, role="orchestrator")
+        spawn_child(deployment.dispatcher, plain, role="orchestrator")
 
-    assert plant(deployment.dispatcher, chief, **for_review).created
-    assert plant(deployment.dispatcher, chief, "#2", role="orchestrator").created
+    assert spawn_child(deployment.dispatcher, chief, **for_review).created
+    assert spawn_child(deployment.dispatcher, chief, "#2", role="orchestrator").created
 
 
 def test_an_agent_may_spawn_for_itself(deployment: Deployment) -> None:
     deployment.agent(capabilities=["agent:coder"])
     run = deployment.running(deployment.user(), required_capabilities=["agent:coder"])
 
-    assert plant(deployment.dispatcher, run, required_capabilities=["agent:coder"]).created
+    assert spawn_child(deployment.dispatcher, run, required_capabilities=["agent:coder"]).created
 
 
 def wait(deployment: Deployment, run: Run, *children: TaskId) -> bool:
@@ -270,7 +272,7 @@ def test_a_suspended_task_releases_everything_and_continues(
     deployment: Deployment, user: UserId
 ) -> None:
     run = deployment.running(user, locks=["repo:site"])
-    children = [plant(deployment.dispatcher, run, key).task_id for key in ("a", "b")]
+    children = [spawn_child(deployment.dispatcher, run, key).task_id for key in ("a", "b")]
 
     assert wait(deployment, run, *children)
 
@@ -283,7 +285,7 @@ def test_a_suspended_task_releases_everything_and_continues(
     ledger = deployment.rows("SELECT epoch, kind FROM usage_ledger")
     assert ledger == [{"epoch": 1, "kind": "usage"}]
     assert deployment.one("SELECT status FROM dags")["status"] == "running"
-    sound(deployment)
+    assert_no_violations(deployment)
 
     finish(deployment, *children)
     assert deployment.state(run.claim.task_id) == "ready"
@@ -292,26 +294,26 @@ def test_a_suspended_task_releases_everything_and_continues(
     deployment.settle(again, Returned("done"))
     assert deployment.row(run.claim.task_id)["attempts"] == 1
     assert deployment.one("SELECT status FROM dags")["status"] == "completed"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_children_that_ended_before_the_suspend_are_not_waited_for(
     deployment: Deployment, run: Run
 ) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     finish(deployment, child)
 
     wait(deployment, run, child)
 
     assert deployment.state(run.claim.task_id) == "ready"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 @pytest.mark.parametrize("first", ["child", "parent"])
 def test_a_child_that_completes_while_its_parent_suspends_is_not_missed(
     deployment: Deployment, run: Run, connect: Callable[..., Db], first: str
 ) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     [ran] = begin(deployment, child)
     rivals = {
         "child": Rival(connect, "child", settle, ran, Returned(), agent=AGENT),
@@ -323,7 +325,7 @@ def test_a_child_that_completes_while_its_parent_suspends_is_not_missed(
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["unmet"]) == ("ready", 0)
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_task_may_be_suspended_more_often_than_it_may_fail(
@@ -331,7 +333,7 @@ def test_a_task_may_be_suspended_more_often_than_it_may_fail(
 ) -> None:
     run = deployment.running(user, max_attempts=1)
     for number in range(4):
-        child = plant(deployment.dispatcher, run, f"#{number}").task_id
+        child = spawn_child(deployment.dispatcher, run, f"#{number}").task_id
         wait(deployment, run, child)
         finish(deployment, child)
         [run] = begin(deployment, run.claim.task_id)
@@ -340,16 +342,17 @@ def test_a_task_may_be_suspended_more_often_than_it_may_fail(
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["attempts"], row["epoch"]) == ("completed", 1, 5)
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_parent_reads_the_states_of_failed_and_cancelled_children(
     deployment: Deployment, run: Run
 ) -> None:
     fails, stopped, never = (
-        plant(deployment.dispatcher, run, key).task_id for key in ("fails", "stopped", "never")
+        spawn_child(deployment.dispatcher, run, key).task_id
+        for key in ("fails", "stopped", "never")
     )
-    behind = plant(deployment.dispatcher, run, "behind", after=(never,)).task_id
+    behind = spawn_child(deployment.dispatcher, run, "behind", after=(never,)).task_id
     wait(deployment, run, fails, stopped, behind)
 
     [failing] = begin(deployment, fails)
@@ -367,11 +370,11 @@ def test_a_parent_reads_the_states_of_failed_and_cancelled_children(
     assert ended_children["fails"] == ("dead_lettered", "no key")
     assert ended_children["stopped"] == ("cancelled", None)
     assert deployment.one("SELECT status FROM dags")["status"] == "running"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_retried_child_is_waited_for_again(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     wait(deployment, run, child)
     [ran] = begin(deployment, child)
     deployment.settle(ran, Raised("auth_failure", "no"))
@@ -383,11 +386,11 @@ def test_a_retried_child_is_waited_for_again(deployment: Deployment, run: Run) -
     assert deployment.row(run.claim.task_id)["unmet"] == 1
     finish(deployment, child)
     assert deployment.state(run.claim.task_id) == "ready"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_lost_claim_cannot_suspend(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     deployment.settle(run, Raised("auth_failure", "no"))
 
     assert not wait(deployment, run, child)
@@ -397,7 +400,7 @@ def test_a_lost_claim_cannot_suspend(deployment: Deployment, run: Run) -> None:
 
 
 def test_a_wait_that_would_close_a_cycle_fails(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment.dispatcher, run, after=(run.claim.task_id,)).task_id
+    child = spawn_child(deployment.dispatcher, run, after=(run.claim.task_id,)).task_id
 
     deployment.settle(run, WaitingForTasks((child,), cost_usd=0.5))
 
@@ -405,18 +408,18 @@ def test_a_wait_that_would_close_a_cycle_fails(deployment: Deployment, run: Run)
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "circular_dependency")
     assert float(row["cost_usd"]) == 0.5
     assert "circular dependency" in row["error"]
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_cancelling_a_suspended_task_cancels_its_open_children(
     deployment: Deployment, run: Run
 ) -> None:
     waits, runs, done = (
-        plant(deployment.dispatcher, run, key).task_id for key in ("waits", "runs", "done")
+        spawn_child(deployment.dispatcher, run, key).task_id for key in ("waits", "runs", "done")
     )
     [ran, ended] = begin(deployment, runs, done)
     deployment.settle(ended, Returned())
-    grandchild = plant(deployment.dispatcher, ran).task_id
+    grandchild = spawn_child(deployment.dispatcher, ran).task_id
     wait(deployment, run, waits, runs, done)
 
     cancel(deployment.app, run.user_id, run.claim.task_id, actor=ACTOR)
@@ -430,13 +433,13 @@ def test_cancelling_a_suspended_task_cancels_its_open_children(
     deployment.settle(ran, Raised("error", "stopped"))
     assert deployment.state(runs) == "cancelled"
     assert deployment.one("SELECT status FROM dags")["status"] == "cancelled"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_task_that_was_asked_to_stop_is_cancelled_instead_of_suspended(
     deployment: Deployment, run: Run
 ) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     cancel(deployment.app, run.user_id, run.claim.task_id, actor=ACTOR)
 
     wait(deployment, run, child)
@@ -445,20 +448,20 @@ def test_a_task_that_was_asked_to_stop_is_cancelled_instead_of_suspended(
         "cancelled",
         "cancelled",
     ]
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_failed_task_does_not_cancel_its_children(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
 
     deployment.settle(run, Raised("auth_failure", "no"))
 
     assert deployment.state(child) == "ready"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_children_start_earlier_once_their_parent_waits(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
     before = deployment.row(child)["sort_key"]
 
     wait(deployment, run, child)
@@ -471,11 +474,11 @@ def test_a_member_of_a_graph_spawns_into_that_graph(deployment: Deployment, user
     first, last = graph(deployment, user, 2, [(0, 1)])
     [run] = begin(deployment, first)
 
-    child = plant(deployment.dispatcher, run).task_id
+    child = spawn_child(deployment.dispatcher, run).task_id
 
     assert deployment.row(child)["dag_id"] == deployment.row(last)["dag_id"]
     assert deployment.one("SELECT total FROM dags")["total"] == 3
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_fork_copies_children_or_leaves_them_to_be_spawned_again(
@@ -483,8 +486,10 @@ def test_a_fork_copies_children_or_leaves_them_to_be_spawned_again(
 ) -> None:
     parent, last = graph(deployment, user, 2, [(0, 1)])
     [run] = begin(deployment, parent)
-    first = plant(deployment.dispatcher, run, "first", name="first").task_id
-    second = plant(deployment.dispatcher, run, "second", context_refs=["task:first:output"]).task_id
+    first = spawn_child(deployment.dispatcher, run, "first", name="first").task_id
+    second = spawn_child(
+        deployment.dispatcher, run, "second", context_refs=["task:first:output"]
+    ).task_id
     wait(deployment, run, first, second)
     finish(deployment, first, output=1)
     finish(deployment, second, output=2)
@@ -501,5 +506,5 @@ def test_a_fork_copies_children_or_leaves_them_to_be_spawned_again(
     assert read == {"first": 1, "task:first:output": 1}
     assert set(anew.copies) == {parent, last}
     [again] = begin(deployment, anew.copies[parent])
-    assert plant(deployment.dispatcher, again, "first").created
-    sound(deployment)
+    assert spawn_child(deployment.dispatcher, again, "first").created
+    assert_no_violations(deployment)

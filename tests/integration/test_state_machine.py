@@ -36,7 +36,7 @@ from tests.support.deployment import Deployment
 from tests.support.model_comparison import ALL_SLOTS, QUICK, SECOND, ModelComparison
 from tests.support.stopped_clock import prepare
 
-# What can be afforded after every step; the rest is asked when a sequence ends.
+# Checked after every step because they are quick; the rest is checked at the end of a sequence.
 EVERY_STEP = frozenset({"H01", "H02", "I09"})
 
 PLANS = (
@@ -103,7 +103,7 @@ sweeps = st.lists(st.sampled_from(SWEEPS), max_size=4, unique=True)
 
 
 def some(things: Sequence[Any], pick: int) -> Any:
-    """Choose one of what there is just now."""
+    """Choose one of the current items."""
     return things[pick % len(things)]
 
 
@@ -135,7 +135,7 @@ class Spine(RuleBasedStateMachine):
     @rule(user=picks, graph=graphs)
     def submit_a_graph(self, user: int, graph: Graph) -> None:
         tasks, parents = graph
-        # Different priorities, so that which of two goes first is no matter of luck.
+        # Different priorities, so that the order of two tasks is determined.
         ranked = [replace(task, priority=9 * number) for number, task in enumerate(tasks)]
         self.comparison.submit(some(self.comparison.users, user), ranked, parents)
 

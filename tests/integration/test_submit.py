@@ -69,7 +69,8 @@ def test_eight_submits_at_once_get_only_the_five_places_there_are(
 ) -> None:
     user = deployment.user()
     rivals = [
-        Rival(connect, f"submit-{n}", _let_in, user, Caps(max_pending_per_user=5)) for n in range(8)
+        Rival(connect, f"submit-{n}", _try_submit, user, Caps(max_pending_per_user=5))
+        for n in range(8)
     ]
 
     with held_lane(connect, user):
@@ -81,7 +82,7 @@ def test_eight_submits_at_once_get_only_the_five_places_there_are(
     assert deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 5
 
 
-def _let_in(db: Db, user: UserId, caps: Caps) -> bool:
+def _try_submit(db: Db, user: UserId, caps: Caps) -> bool:
     try:
         submit(db, user, PLAIN, caps)
     except TooManyPending:

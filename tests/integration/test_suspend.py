@@ -1,4 +1,4 @@
-"""A task that waits for what it spawned: for its own children only, and within its ceiling."""
+"""A suspended task waits only for its own children and within its cost limit."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def run(deployment: Deployment, user: UserId) -> Run:
     return deployment.running(user, title="parent")
 
 
-def plant(deployment: Deployment, run: Run) -> TaskId:
+def spawn_child(deployment: Deployment, run: Run) -> TaskId:
     seed = NewChild(NewTask("child", "echo"), "#1")
     return spawn(deployment.dispatcher, run.user_id, run.claim, seed, SpawnCaps(LOOSE)).task_id
 
@@ -41,7 +41,7 @@ def test_a_suspended_task_at_its_cost_limit_waits_for_approval(
 ) -> None:
     run = deployment.running(user, max_cost_usd=1.0)
     task = run.claim.task_id
-    child = plant(deployment, run)
+    child = spawn_child(deployment, run)
     if over == "before":
         end(deployment, child, Returned())
 
@@ -61,7 +61,7 @@ def test_a_suspended_task_at_its_cost_limit_waits_for_approval(
 
 
 def test_a_child_that_is_named_twice_is_waited_for_once(deployment: Deployment, run: Run) -> None:
-    child = plant(deployment, run)
+    child = spawn_child(deployment, run)
 
     assert deployment.settle(run, WaitingForTasks((child, child)))
 
@@ -76,7 +76,7 @@ def test_a_wait_for_a_foreign_task_fails_only_its_own_run(
     deployment: Deployment, run: Run, owner: str
 ) -> None:
     mate = deployment.running(run.user_id)
-    child = plant(deployment, run)
+    child = spawn_child(deployment, run)
     unrelated_task = {
         "own": run.claim.task_id,
         "another graph's": mate.claim.task_id,
@@ -103,7 +103,7 @@ def test_a_suspended_task_is_shown_as_waiting_for_its_subtasks(
     deployment: Deployment, run: Run
 ) -> None:
     task = run.claim.task_id
-    child = plant(deployment, run)
+    child = spawn_child(deployment, run)
     deployment.settle(run, WaitingForTasks((child,)))
 
     shown = get_task(deployment.app, run.user_id, task)

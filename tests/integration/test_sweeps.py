@@ -1,4 +1,4 @@
-"""Sweeps by name: one turn among several beats, always possible by hand."""
+"""Sweeps: run once for several beat processes, and at any time by an operator."""
 
 import base64
 import json
@@ -54,7 +54,7 @@ def test_two_beat_processes_run_a_sweep_once(
     rivals = [Rival(connect, f"beat-{n}", run_sweep, PLAIN, "promote") for n in range(2)]
 
     with connect("holder").engine.begin() as tx:
-        # a turn long ago, taken and not committed, so that both rivals come upon it
+        # an old run of the sweep, locked and not committed, so that both rivals wait for it
         tx.execute(statement("begin_sweep"), {"name": "promote", "gap": 0})
         tx.execute(text("UPDATE sweeps SET started_at = 'epoch'"))
         queue_up(connect, rivals)

@@ -1,4 +1,4 @@
-"""The end of one graph sets off another: once, whatever happens in between."""
+"""Triggers: the end of a graph submits another graph exactly once."""
 
 import signal
 import subprocess
@@ -76,7 +76,7 @@ def only(deployment: Deployment, user: UserId) -> Trigger:
     return view
 
 
-def sound(deployment: Deployment) -> None:
+def assert_no_violations(deployment: Deployment) -> None:
     broken = violations(deployment.dispatcher)
     assert not broken, describe_violations(broken)
 
@@ -106,7 +106,7 @@ def test_a_completed_graph_fires_its_trigger_once(
     assert view.fired_at is not None
     assert view.fired_dag_id is not None
     assert deployment.one("SELECT condition FROM task_edges")["condition"] == "finished"
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_trigger_fires_only_for_its_condition(
 
     assert fire_due(deployment.dispatcher, LOOSE) == fires
     assert reports(deployment) == fires
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_cancelled_graph_counts_as_finished(
@@ -206,7 +206,7 @@ def test_a_failure_that_was_retried_at_once_still_fires_the_trigger(
     end(deployment, task, Returned())
     assert fire_due(deployment.dispatcher, LOOSE) == 1
     assert reports(deployment) == 2
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_failure_of_a_single_task_that_spawned_later_still_fires(
@@ -228,7 +228,7 @@ def test_a_failure_of_a_single_task_that_spawned_later_still_fires(
     assert fire_due(deployment.dispatcher, LOOSE) == 0
     end(deployment, child, Returned())
     assert fire_due(deployment.dispatcher, LOOSE) == 1
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_triggered_graph_refused_by_a_cap_is_tried_again(
@@ -294,7 +294,7 @@ def test_an_unexpected_error_affects_only_its_own_trigger(
     deployment.run("UPDATE dag_triggers SET graph = jsonb_set(graph, '{budget_usd}', '1')")
     deployment.move_clock(RETRY_AFTER + timedelta(seconds=1))
     assert fire_due(deployment.dispatcher, LOOSE) == 1
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def test_a_trigger_that_is_dropped_never_fires(
@@ -384,7 +384,7 @@ def test_a_trigger_created_while_the_graph_ends_is_not_lost(
     meet_at_lane(connect, user, *(rivals if arm_first else reversed(rivals)))
 
     assert fire_due(deployment.dispatcher, LOOSE) == 1
-    sound(deployment)
+    assert_no_violations(deployment)
 
 
 def _as_app(connect: Callable[..., Db], user: UserId) -> Callable[..., Db]:
@@ -424,4 +424,4 @@ def test_a_killed_sweep_neither_loses_nor_repeats_a_trigger(
     assert reports(deployment) == made
     assert fire_due(deployment.dispatcher, LOOSE) == 1 - made
     assert reports(deployment) == 1
-    sound(deployment)
+    assert_no_violations(deployment)

@@ -1,4 +1,4 @@
-"""The gate and the night window: exact at the instant, whatever the clocks on the wall do."""
+"""The gate and the night window: exact to the instant, also when local clocks change."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -226,7 +226,7 @@ def test_lanes_with_a_due_window_make_the_dispatcher_poll_again(
     for _ in range(5):
         evening.user(**NIGHT)
     evening.task(evening.user(**NIGHT | {"window_from": time(23)}))
-    # made, so due: nobody has looked at their windows yet
+    # new lanes are due: no pass has evaluated their windows yet
     reset_cycles(evening.dispatcher)
     evening.set_clock(OPENS + timedelta(hours=1))
 
@@ -357,7 +357,7 @@ def test_a_claim_in_progress_uses_the_previous_window(
     keeper = Rival(partial(connect, role=ADMIN), "keeper", set_window, user, SHUT)
 
     with held_task(connect, task_id):
-        # the claim holds the lane and waits for the row; whoever sets the window waits for the lane
+        # the claim holds the lane and waits for the row; the new window waits for the lane
         queue_up(connect, [claimer, keeper])
 
     assert claimer.answer() == 1
@@ -369,7 +369,7 @@ def test_a_claim_in_progress_uses_the_previous_window(
 def test_a_locked_lane_whose_window_change_is_due_is_skipped(
     evening: Deployment, connect: Callable[..., Db]
 ) -> None:
-    """The gate passes over a lane whose window has turned and whose turn nobody has written."""
+    """The gate skips a lane whose window has changed while the lane still has the old state."""
     user = evening.user(**NIGHT)
     evening.set_clock(OPENS)
     evening.task(user)

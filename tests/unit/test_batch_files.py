@@ -1,4 +1,4 @@
-"""Batch files: what they may hold, and that every fault names its line and field."""
+"""Batch files: their content, and errors that name line and field."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""Billing months: where they begin, and which one an instant lies in."""
+"""Billing months: when they start, and which month an instant belongs to."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 

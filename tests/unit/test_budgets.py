@@ -1,4 +1,4 @@
-"""Who pays for a run: the order of the budgets, and the first that cannot."""
+"""Budgets: their order, and the first that cannot pay for a run."""
 
 from decimal import Decimal
 

@@ -220,6 +220,6 @@ def test_an_api_port_in_use_is_reported_without_a_traceback(taken_port: int) -> 
 
 @pytest.fixture
 def taken_port() -> Iterator[int]:
-    """A port that somebody else listens on."""
+    """A port that is in use."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         yield taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""The stand-in for curl sends what curl sends, and understands all that the tutorial types."""
+"""The replacement for curl sends the same requests and supports every tutorial command."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ Seen = tuple[str, str, str | None, str | None, bytes]
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """Remembers every request and answers each alike."""
+    """Records every request and responds to each in the same way."""
 
     seen: list[Seen]
 

@@ -1,4 +1,4 @@
-"""Evenness as a number: what each got of an even share."""
+"""Fairness receipts: the part of an even share that each user got."""
 
 import pytest
 from hypothesis import given
@@ -98,7 +98,7 @@ def test_tasks_that_cannot_start_count_as_no_demand() -> None:
 
 
 def test_demand_under_several_locks_counts_only_as_far_as_it_ran() -> None:
-    """Ada's paths may or may not exclude each other: one slot is surely hers, and what she had."""
+    """Ada's paths may exclude each other, so her demand is one slot or what she actually ran."""
     nested = [TaskInterval("ada", 0, None, None, locks=(f"path:src/{n}",)) for n in range(5)]
     others = [TaskInterval("bob", 0, 0, 100) for _ in range(4)]
 

@@ -24,7 +24,7 @@ TIMEOUT = 7_200.0
 
 @dataclass(frozen=True)
 class TrueDurations:
-    """The true durations of each type, which only the test knows."""
+    """The true durations of each type, unknown to the forecast."""
 
     random: Random
     spread: dict[str, tuple[float, float]]

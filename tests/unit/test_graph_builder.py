@@ -1,4 +1,4 @@
-"""Building a graph in Python, and what its shape comes to."""
+"""The graph builder and the shape of built graphs."""
 
 from itertools import pairwise
 from typing import Any

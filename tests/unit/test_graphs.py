@@ -1,4 +1,4 @@
-"""Graphs without a database: when edges are met, how tasks end, what the whole came to."""
+"""Graphs without a database: met edges, ends of tasks, and the status of the graph."""
 
 import pytest
 
@@ -133,6 +133,6 @@ def test_a_fork_runs_descendants_and_their_missing_parents() -> None:
     edges = [(0, 1), (1, 2), (3, 2), (4, 3), (0, 5)]
     states = {0: COMPLETED, 1: COMPLETED, 2: CANCELLED, 3: CANCELLED, 4: COMPLETED, 5: DEAD}
 
-    # 5 neither completed nor is needed by anything that runs anew
+    # task 5 did not complete, and no task that runs again needs it
     assert tasks_to_rerun(1, states, edges) == {1, 2, 3}
     assert tasks_to_rerun(0, states, edges) == {0, 1, 2, 3, 5}

@@ -1,4 +1,4 @@
-"""The agents' own record: what it says of runs that began, ended, began twice or never ended."""
+"""The record of the handlers: runs that started, ended, started twice or never ended."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Ids: what people see leads back to what is stored, and nothing else does."""
+"""Ids: the printed form is converted to the stored one and back."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

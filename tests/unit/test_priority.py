@@ -1,4 +1,4 @@
-"""Priorities: four words on the wire, a hundred and one scores behind them."""
+"""Priorities: four numbers in the API, 101 stored scores."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -150,7 +150,7 @@ TASKS = st.tuples(st.integers(0, 100), st.integers(0, 10_000), st.floats(0, 20))
 def test_the_stored_order_is_that_of_any_later_moment(
     one: tuple[int, int, float], other: tuple[int, int, float], later: int
 ) -> None:
-    """Why a key can be stored: for tasks that age alike, time passing changes no order."""
+    """For tasks that age equally, time does not change the order, so the key can be stored."""
     keys, urgencies = [], []
     for stored, made, weight in (one, other):
         made_at = NOW + made * MINUTE

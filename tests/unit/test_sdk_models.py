@@ -1,4 +1,4 @@
-"""What a producer may send, judged before it travels."""
+"""Request models: a producer's fields are checked before they are sent."""
 
 from datetime import UTC, datetime
 

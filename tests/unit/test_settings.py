@@ -17,7 +17,7 @@ SERIALIZATION = "OVERNIGHT_PER_USER_SERIALIZATION"
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_set_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _empty_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for env in [env for env in os.environ if env.startswith(("OVERNIGHT_", "AG_"))]:
         monkeypatch.delenv(env)

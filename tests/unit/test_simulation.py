@@ -26,7 +26,7 @@ GPU = frozenset({"gpu"})
 
 
 class FixedDurations:
-    """A night in which every run takes the seconds its type says."""
+    """A night in which every run takes the seconds of its type."""
 
     def duration(self, type_: str, granted: float) -> float:
         return min(granted, float(type_))
@@ -162,7 +162,7 @@ def test_a_task_without_budget_waits_for_the_next_night() -> None:
 
     begun = starts(jobs, [rich], slots=5)
 
-    # The third fits and uses the night up, so that even what is free waits for the next.
+    # The third task uses up the night budget, so even a free task waits for the next night.
     assert begun == {1: 0, 3: 0, 2: 1000, 5: 1000}
 
 
@@ -205,7 +205,7 @@ def test_a_paused_user_and_a_deployment_without_workers_start_nothing() -> None:
 
 
 def test_unread_tasks_are_simulated_as_copies() -> None:
-    """Bob's nine unseen tasks take their turns with Ada's, each after one of hers."""
+    """Bob's nine unread tasks alternate with Ada's."""
     lanes = [lane(ADA), lane(BOB, unread=9)]
     jobs = [*(task(number) for number in range(10, 14)), task(99, BOB)]
 

@@ -19,7 +19,7 @@ Speak = Callable[..., Callable[[], list[str]]]
 
 
 @pytest.fixture
-def speak() -> Iterator[Speak]:
+def log_line() -> Iterator[Speak]:
     root = logging.getLogger()
     before = root.level
 
@@ -71,9 +71,9 @@ def speak() -> Iterator[Speak]:
     ],
 )
 def test_an_event_is_written_exactly_as_documented(
-    speak: Speak, event: LogEvent, fields: dict[str, object], line: str
+    log_line: Speak, event: LogEvent, fields: dict[str, object], line: str
 ) -> None:
-    lines = speak()
+    lines = log_line()
 
     emit(event, **fields)
 
@@ -100,24 +100,24 @@ def test_an_event_is_written_exactly_as_documented(
         (HTTPStatus.OK, "200"),
     ],
 )
-def test_a_value_is_quoted_only_if_necessary(speak: Speak, value: object, written: str) -> None:
-    lines = speak()
+def test_a_value_is_quoted_only_if_necessary(log_line: Speak, value: object, written: str) -> None:
+    lines = log_line()
 
     emit(LogEvent.SUBMIT_REJECTED, reason=value)
 
     assert lines() == [f"{TEN} WARN queue=submit_rejected reason={written}"]
 
 
-def test_undeclared_fields_follow_the_declared_ones(speak: Speak) -> None:
-    lines = speak()
+def test_undeclared_fields_follow_the_declared_ones(log_line: Speak) -> None:
+    lines = log_line()
 
     emit(LogEvent.SUBMIT_REJECTED, user_id="u1", depth=1, reason="full")
 
     assert lines() == [f"{TEN} WARN queue=submit_rejected reason=full depth=1 user_id=u1"]
 
 
-def test_json_lines_carry_the_same_keys_and_the_role(speak: Speak) -> None:
-    lines = speak("json", role="dispatcher")
+def test_json_lines_carry_the_same_keys_and_the_role(log_line: Speak) -> None:
+    lines = log_line("json", role="dispatcher")
 
     emit(LogEvent.DISPATCH_FAILED, queue_id="q", error="timeout", attempt="3/3", final=True)
 
@@ -134,8 +134,8 @@ def test_json_lines_carry_the_same_keys_and_the_role(speak: Speak) -> None:
 
 
 @pytest.mark.parametrize("log_format", ["logfmt", "json"])
-def test_lines_of_libraries_have_the_same_format(speak: Speak, log_format: str) -> None:
-    lines = speak(log_format, "warn")
+def test_lines_of_libraries_have_the_same_format(log_line: Speak, log_format: str) -> None:
+    lines = log_line(log_format, "warn")
 
     logging.getLogger("celery.worker").warning("lost %s", "redis://app:hunter2@cache/0")
     logging.getLogger("celery.worker").info("not asked for")
@@ -156,21 +156,21 @@ def test_lines_of_libraries_have_the_same_format(speak: Speak, log_format: str) 
     assert line == expected[log_format]
 
 
-def test_log_handlers_of_libraries_are_removed(speak: Speak) -> None:
+def test_log_handlers_of_libraries_are_removed(log_line: Speak) -> None:
     loud = logging.getLogger("uvicorn")
     loud.addHandler(logging.StreamHandler(io.StringIO()))
     loud.propagate = False
 
-    lines = speak()
+    lines = log_line()
     loud.info("started")
 
     assert loud.handlers == []
     assert lines() == [f'{TEN} INFO logger=uvicorn msg="started"']
 
 
-def test_configuring_twice_writes_each_line_once(speak: Speak) -> None:
-    first = speak()
-    second = speak()
+def test_configuring_twice_writes_each_line_once(log_line: Speak) -> None:
+    first = log_line()
+    second = log_line()
 
     emit(LogEvent.BROKER_BACK, seconds=3)
 
@@ -178,8 +178,8 @@ def test_configuring_twice_writes_each_line_once(speak: Speak) -> None:
     assert second() == [f"{TEN} INFO queue=broker_back seconds=3"]
 
 
-def test_an_exception_stays_on_one_line_without_its_passwords(speak: Speak) -> None:
-    lines = speak()
+def test_an_exception_stays_on_one_line_without_its_passwords(log_line: Speak) -> None:
+    lines = log_line()
 
     error = ConnectionError("no answer from postgresql://app:hunter2@db/overnight")
     get("overnight_server.store").error("gave up", exc_info=error)
@@ -191,8 +191,8 @@ def test_an_exception_stays_on_one_line_without_its_passwords(speak: Speak) -> N
         assert "hunter2" not in line
 
 
-def test_a_logger_binds_fields(speak: Speak) -> None:
-    lines = speak()
+def test_a_logger_binds_fields(log_line: Speak) -> None:
+    lines = log_line()
 
     get("overnight_server.local").bind(port=5432).info("100% ready")
 
@@ -282,8 +282,8 @@ def test_data_that_a_database_error_quotes_is_not_logged(text: str, shown: str) 
     assert mask_value("error", ValueError(text)) == shown
 
 
-def test_an_exception_given_as_a_field_shows_no_password(speak: Speak) -> None:
-    lines = speak()
+def test_an_exception_given_as_a_field_shows_no_password(log_line: Speak) -> None:
+    lines = log_line()
 
     emit(LogEvent.SWEEP_FAILED, sweep="reap", error=OSError("redis://app:hunter2@cache:6379/0"))
 

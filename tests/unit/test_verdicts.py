@@ -35,7 +35,7 @@ LAST_OF_THREE = replace(FIRST_OF_THREE, attempts=2)
 RAISED = Raised("error", "it broke", "ValueError")
 REFUSED = Raised("auth_failure", "no such key", "PermissionError")
 
-# Told after the first failed run, and lifted or buried after the second.
+# A notice after the first failed run; priority or dead letter after the second.
 TELLS = replace(FIRST_OF_THREE, retry=replace(PLAIN, escalate_after=1))
 LIFTS = replace(
     FIRST_OF_THREE,
@@ -407,7 +407,7 @@ def failures(*runs: str) -> list[FailedRun]:
         (["a crash", "b failed"], 2, False),
         (["a crash", "b failed", "b crash"], 3, True),
         (["a crash"], 1, False),
-        # A worker killed from outside accuses nobody.
+        # A worker killed from outside does not count towards poison.
         (["a worker_lost", "b worker_lost"], 2, False),
         (["a worker_lost", "b worker_lost", "c worker_lost"], 3, False),
         (["a crash", "b worker_lost"], 2, False),

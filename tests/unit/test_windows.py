@@ -1,4 +1,4 @@
-"""Night windows: opened and closed by the clock on the wall, also when that clock is changed."""
+"""Night windows: opened and closed by local time, also when the clocks change."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from functools import cache

@@ -1,4 +1,4 @@
-"""Secrets by reference: what can be named, whose it is, and what becomes of it in words."""
+"""Secrets by reference: legal names, their users, and masking in text."""
 
 import io
 import sys
@@ -15,8 +15,8 @@ ADA, BOB = UserId(UUID(int=1)), UserId(UUID(int=2))
 
 
 @pytest.fixture(autouse=True)
-def nothing_hidden_yet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What one test hides must not be hidden from the others."""
+def no_masked_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start each test without masked secrets."""
     monkeypatch.setattr(mask, "_secrets", set())
     monkeypatch.setattr(sys, "stdout", io.StringIO())
     monkeypatch.setattr(sys, "stderr", io.StringIO())
@@ -71,7 +71,7 @@ def test_other_texts_are_not_replaced(text: str) -> None:
 
 
 def test_the_secret_of_another_user_cannot_be_referenced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were a reference to hold the id as well, whoever guessed it could have the secret."""
+    """A reference cannot contain a user id; otherwise a guessed id would reveal a secret."""
     bobs = f"GIT__{BOB}".replace("-", "_")
     monkeypatch.setenv(f"SECRET_{bobs}", "only for bob")
 
