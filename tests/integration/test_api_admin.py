@@ -130,7 +130,7 @@ def test_workers_are_listed_drained_and_undrained(admin: ApiUser) -> None:
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
-def test_pools_are_listed_with_what_all_of_their_workers_can_do(
+def test_pools_are_listed_with_the_capabilities_of_all_their_workers(
     admin: ApiUser, api_user: ApiUser
 ) -> None:
     deployment = api_user.deployment

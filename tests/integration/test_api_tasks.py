@@ -261,7 +261,7 @@ def test_a_running_task_is_asked_to_stop(api_user: ApiUser) -> None:
     assert api_user.deployment.row(run.claim.task_id)["cancel_requested_at"] is not None
 
 
-def test_queue_status_counts_what_runs_and_waits(api_user: ApiUser) -> None:
+def test_queue_status_counts_running_and_waiting_tasks(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     api_user.deployment.running(api_user.user)
     api_user.created()

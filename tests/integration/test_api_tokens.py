@@ -134,7 +134,7 @@ def test_a_token_is_limited_to_its_scopes(api_user: ApiUser) -> None:
     assert [show(api_user, item).status_code for item in (nothing, odd)] == [403, 403]
 
 
-def test_a_token_alone_makes_nobody_an_admin(api_user: ApiUser) -> None:
+def test_a_token_alone_gives_no_admin_rights(api_user: ApiUser) -> None:
     token = signed(headers={"kid": "one"}, scope="*")
     headers = {"Authorization": f"Bearer {token}"}
     assert api_user.http.get("/api/v1/admin/audit", headers=headers).status_code == 404

@@ -29,7 +29,7 @@ def test_the_last_statement_gives_the_answer(deployment: Deployment) -> None:
     assert _lane(deployment.dispatcher, user).waiting == 0
 
 
-def test_a_statement_sees_what_the_one_before_it_waited_for(
+def test_a_statement_sees_rows_that_the_previous_one_waited_for(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = deployment.user()
@@ -43,7 +43,7 @@ def test_a_statement_sees_what_the_one_before_it_waited_for(
     assert reader.answer().max_pending == 7
 
 
-def test_what_was_written_is_undone_with_the_transaction(deployment: Deployment) -> None:
+def test_writes_are_rolled_back_with_the_transaction(deployment: Deployment) -> None:
     user = deployment.user()
 
     def work(tx: Connection) -> None:

@@ -189,7 +189,7 @@ def test_a_revived_task_at_its_cost_limit_waits_for_approval(deployment: Deploym
     assert (row["state"], row["awaits_budget"]) == ("pending", "task")
 
 
-def test_a_graph_starts_only_what_its_budget_can_pay(deployment: Deployment) -> None:
+def test_a_graph_starts_only_tasks_that_its_budget_can_pay(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.agent()
     tasks = graph(deployment, user, 5, budget=2.5, cost=1.0)

@@ -140,7 +140,7 @@ def test_the_error_for_a_key_without_admin_rights_names_the_missing_right(
         assert refused.stderr.startswith("Error: This command needs the API key of an admin.\n")
 
 
-def test_hours_are_charged_and_given_back(deployment: Deployment) -> None:
+def test_hours_are_charged_and_refunded(deployment: Deployment) -> None:
     deployment.user(name="ada", monthly_agent_hours_limit=10)
 
     charged = json.loads(run("user", "hours", "ada", "4", "--json").stdout)

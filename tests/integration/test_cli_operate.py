@@ -275,7 +275,7 @@ def test_a_user_is_disabled_and_enabled() -> None:
     assert json.loads(opened.stdout) == {"name": "ada", "disabled": False, "changed": True}
 
 
-def test_admin_rights_are_given_and_taken_away(app_db: Db) -> None:
+def test_admin_rights_are_granted_and_revoked(app_db: Db) -> None:
     def is_admin(key: str) -> bool:
         caller = authenticate(app_db, key)
         assert caller is not None

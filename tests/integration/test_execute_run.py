@@ -123,7 +123,7 @@ def test_a_failed_run_records_its_reason_and_its_traceback(
         (SystemExit(1), "retrying", 1),
     ],
 )
-def test_a_handler_decides_how_its_task_goes_on(
+def test_a_handler_decides_how_its_task_continues(
     deployment: Deployment,
     worker: resources.WorkerResources,
     user: UserId,

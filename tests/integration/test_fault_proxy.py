@@ -130,7 +130,7 @@ def test_a_partition_delivers_withheld_data_when_it_heals(
     assert line.recv(1024) == b"late"
 
 
-def test_a_trickle_lets_one_byte_through_and_the_rest_when_it_heals(
+def test_a_trickle_delivers_one_byte_and_the_rest_when_it_heals(
     link: ProxyLink, line: socket.socket
 ) -> None:
     link.set_fault(LinkFault.TRICKLE)

@@ -25,12 +25,12 @@ CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZabcdefghjkmnpqrstvwxyz"
 
 
 @given(UUIDS)
-def test_a_task_id_comes_back_from_its_text(number: UUID) -> None:
+def test_a_task_id_is_read_back_from_its_text(number: UUID) -> None:
     assert parse_task(show_task(number)) == number
 
 
 @given(UUIDS)
-def test_a_dag_id_comes_back_from_its_text(number: UUID) -> None:
+def test_a_dag_id_is_read_back_from_its_text(number: UUID) -> None:
     assert parse_dag(show_dag(number)) == number
 
 

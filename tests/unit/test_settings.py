@@ -258,7 +258,9 @@ def test_a_database_address_names_the_installed_driver(scheme: str) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_refused_with_what_is_legal(environ: dict[str, str], line: str) -> None:
+def test_a_wrong_setting_is_refused_with_the_legal_values(
+    environ: dict[str, str], line: str
+) -> None:
     assert problems(environ) == [line]
 
 
