@@ -146,7 +146,7 @@ class Agent:
         return self._client.call(calls.send_heartbeat(agent.id)).status == "draining"
 
     def _retry_while_away(self, request: Callable[[], T]) -> T | None:
-        """Return the result of a request, repeated while the service is away; None once stopped."""
+        """Return the result of a request, repeated while the service is down; None once stopped."""
         while not self._stop.is_set():
             try:
                 return request()

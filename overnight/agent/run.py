@@ -197,7 +197,7 @@ def _inputs(task: ClaimedTask) -> dict[str, Any]:
 
 
 class ClaimedRun:
-    """A running task for the MCP server: implements `overnight.mcp.server.Run` over HTTP."""
+    """A task for the MCP server: implements `overnight.mcp.server.CurrentTask` over HTTP."""
 
     def __init__(self, client: AsyncClient, task_id: str, token: str) -> None:
         self._client = client

@@ -96,7 +96,7 @@ def test_failed_tasks_are_retried_without_confirmation(api_user: ApiUser) -> Non
 
 
 @pytest.mark.usefixtures("terminal")
-@pytest.mark.parametrize(("answer", "code"), [("y\n", Code.OK), ("n\n", Code.WAITED_IN_VAIN)])
+@pytest.mark.parametrize(("answer", "code"), [("y\n", Code.OK), ("n\n", Code.WAIT_TIMED_OUT)])
 def test_a_terminal_asks_for_confirmation(api_user: ApiUser, answer: str, code: Code) -> None:
     task = api_user.created(title="late", priority=4)["id"]
 

@@ -204,7 +204,7 @@ def test_wait_ends_with_the_last_graph_and_exits_with_the_worst_state(
 
     shown = run("batch", "-", "--wait", stdin=GRAPH)
 
-    assert shown.exit_code == Code.ENDED_BADLY
+    assert shown.exit_code == Code.NOT_COMPLETED
     assert "failed" in shown.stdout
     assert "research (error)" in shown.stderr
 
@@ -229,7 +229,7 @@ def test_a_wait_that_loses_the_server_prints_the_ids(
 def test_a_wait_that_times_out_lists_the_unfinished_graphs() -> None:
     shown = run("batch", "-", "--wait", "--wait-timeout", "1", stdin=f"{GRAPH}---\n{GRAPH}")
 
-    assert shown.exit_code == Code.WAITED_IN_VAIN
+    assert shown.exit_code == Code.WAIT_TIMED_OUT
     for dag in read("dag", "list"):
         assert f"`overnight dag show {dag['id']} --watch`" in shown.stderr
 

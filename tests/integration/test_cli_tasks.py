@@ -190,10 +190,10 @@ def test_a_wait_for_a_failed_task_exits_5(service: Service, state: str) -> None:
 
     waited = run("wait", ALPHA, "--json")
 
-    assert waited.exit_code == Code.ENDED_BADLY
+    assert waited.exit_code == Code.NOT_COMPLETED
     assert json.loads(waited.stdout)["state"] == state
     error = json.loads(waited.stderr)["error"]
-    assert error["code"] == "ENDED_BADLY"
+    assert error["code"] == "NOT_COMPLETED"
     assert error["message"] == f"{ALPHA} did not complete, it is {state}: boom at line 1"
     [line] = run("wait", ALPHA).stderr.splitlines()
     assert line == f"Error: {ALPHA} did not complete, it is {state}: boom at line 1"
@@ -204,7 +204,7 @@ def test_a_wait_that_times_out_exits_3_and_prints_the_state(service: Service) ->
 
     waited = run("wait", ALPHA, "--timeout", "1s", "--json")
 
-    assert waited.exit_code == Code.WAITED_IN_VAIN
+    assert waited.exit_code == Code.WAIT_TIMED_OUT
     assert json.loads(waited.stdout)["state"] == "running"
     assert f"overnight wait {ALPHA}" in waited.stderr
 

@@ -40,7 +40,7 @@ for _category in (SecurityWarning, CPendingDeprecationWarning):
     warnings.filterwarnings("ignore", category=_category)
 
 # A claim whose message was received but not started is released by the reaper. Kombu would restore
-# the message itself and, if Redis is away, write it to a file that nobody reads.
+# the message itself and, if Redis is down, write it to a file that nobody reads.
 Channel.do_restore = False
 
 app = Celery("overnight", include=["overnight_worker.execute", "overnight_worker.sweep_tasks"])

@@ -1,4 +1,4 @@
-"""Records how runs ended, and retries while Postgres is away for a moment."""
+"""Records how runs ended, and retries while Postgres is down for a moment."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ def settle_by(
 ) -> bool:
     """Record results; True if any of them was recorded while it still held its claim.
 
-    While Postgres is away or busy this retries for as long as the worker lives. A lease may have
+    While Postgres is down or busy this retries for as long as the worker lives. A lease may have
     ended by then, but a result still counts if no other worker has claimed the task. Results that
     Postgres refuses for good are given up at the deadline, an instant of the monotonic clock.
     `next_claim` joins the first try only, so that it can never prevent the recording.

@@ -83,7 +83,7 @@ class RunGraph:
 
 
 def _retry(work: Callable[[], T]) -> T:
-    """Run `work`, again while Postgres is away for a moment.
+    """Run `work`; repeat it while Postgres is down for a moment.
 
     Repeating is safe: children and artifacts are identified by their keys.
     """

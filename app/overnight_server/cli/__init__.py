@@ -1,1 +1,1 @@
-"""The command line face."""
+"""The command `overnight`: it reads arguments, calls the API and prints the results."""

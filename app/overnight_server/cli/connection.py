@@ -202,7 +202,7 @@ def failure_of(error: Exception) -> CommandFailure:
         case errors.BulkWaitTimedOut():
             return _wait_timed_out(error, f"overnight bulk show {error.bulk.id} --watch")
         case errors.TaskFailed() | errors.DagFailed():
-            return CommandFailure(str(error), code=Code.ENDED_BADLY)
+            return CommandFailure(str(error), code=Code.NOT_COMPLETED)
         case errors.Unreachable():
             return CommandFailure(str(error), hint=ADVICE)
         case _:
@@ -211,7 +211,7 @@ def failure_of(error: Exception) -> CommandFailure:
 
 def _wait_timed_out(error: Exception, command: str) -> CommandFailure:
     hint = f"It is still in progress; continue waiting with `{command}`."
-    return CommandFailure(str(error), hint=hint, code=Code.WAITED_IN_VAIN)
+    return CommandFailure(str(error), hint=hint, code=Code.WAIT_TIMED_OUT)
 
 
 def _limit_advice(error: Exception) -> str:

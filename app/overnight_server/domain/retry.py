@@ -29,7 +29,7 @@ class Strategy(StrEnum):
 
 @dataclass(frozen=True)
 class RetryRules:
-    """What a task's owner set for failed runs."""
+    """The retry policy of a task: which failed runs are retried, when, and when it escalates."""
 
     strategy: Strategy = Strategy.EXPONENTIAL
     initial_delay_sec: float | None = None

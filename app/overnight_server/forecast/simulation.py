@@ -376,12 +376,12 @@ class _Replay:
             and type_ not in pool.elsewhere
         ]
         # A task that is set aside may release another one onto the top of any heap.
-        while any(heap and self._set_aside(lane, number, heap) for heap in fitting):
+        while any(heap and self._remove_if_blocked(lane, number, heap) for heap in fitting):
             pass
         return min((heap for heap in fitting if heap), key=lambda heap: heap[0], default=None)
 
-    def _set_aside(self, lane: _Lane, number: int, heap: list[int]) -> bool:
-        """Remove the top if it waits for a lock or is past its deadline; return whether it was."""
+    def _remove_if_blocked(self, lane: _Lane, number: int, heap: list[int]) -> bool:
+        """Remove the top if it waits for a lock or is past its deadline; return whether it does."""
         task = self.tasks[heap[0] % self.task_count]
         taken = [lock for lock in task.locks if conflicting_keys(lock, lane.held)]
         if task.start_by <= self.clock:

@@ -1,1 +1,1 @@
-"""Who may run now."""
+"""The gate: decides which ready tasks may start now, and claims them."""

@@ -91,7 +91,7 @@ class Settled:
 
 
 def settle(db: Db, run: Run, result: Result, *, agent: str) -> bool:
-    """Settle one run; return False if its claim was no longer held, and keep the result aside."""
+    """Settle one run; if its claim was no longer held, only store the result and return False."""
     return bool(settle_all(db, [(run, result)], agent=agent).won)
 
 
@@ -397,7 +397,7 @@ def _escalation(ending: Ending) -> dict[str, object]:
 
 
 def _without_nulls(row: dict[str, object]) -> dict[str, object]:
-    """Return a row without its null fields, which are the most, to send less."""
+    """Return a row without its null fields: most fields are null and need not be sent."""
     return {name: value for name, value in row.items() if value is not None}
 
 

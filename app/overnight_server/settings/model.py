@@ -278,7 +278,10 @@ class Settings(BaseModel):
         default=5, description="How often the dispatcher looks for tasks when no wake-up arrives."
     )
     dispatch_timeout: Annotated[Seconds, duration(1, 300), Alias("AG_QUEUE_DISPATCH_TIMEOUT")] = (
-        Field(default=30, description="How long an HTTP agent may take to accept a task.")
+        Field(
+            default=30,
+            description="Not used yet: how long a push agent may take to accept a task.",
+        )
     )
     dispatch_tick_interval: Annotated[Seconds, duration(5, 300)] = Field(
         default=30, description="How often beat also dispatches tasks, in case no dispatcher runs."
@@ -340,7 +343,8 @@ class Settings(BaseModel):
         description="How long running tasks may take to finish when their worker shuts down.",
     )
     completion_poll_interval: Annotated[Seconds, duration(1, 60)] = Field(
-        default=5, description="How often an HTTP agent that has not sent a result is asked for it."
+        default=5,
+        description="Not used yet: how often a push agent is asked for its result.",
     )
 
     agent_poll_interval_sec: Annotated[Seconds, duration(1, 300)] = Field(
@@ -402,7 +406,9 @@ class Settings(BaseModel):
         "not set, there is no limit.",
     )
     eligible_users_per_claim: Annotated[int, NumberRange(1, 10_000)] = Field(
-        default=10, description="The number of users that one pass of the gate considers."
+        default=10,
+        description="Accepted because the design documents name it, without effect: a "
+        "pass of the gate considers as many users as its free slots need.",
     )
     per_user_serialization_enabled: bool = Field(
         default=True,

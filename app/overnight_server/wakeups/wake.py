@@ -149,7 +149,7 @@ def _publish(connection: Connection, channel: str) -> int:
 
 
 class WakeUpListener:
-    """Waits for wake-ups on one channel; while Redis is away, `wait` only lets the time pass."""
+    """Waits for wake-ups on one channel; while Redis is down, `wait` only lets the time pass."""
 
     def __init__(
         self, redis_url: str, prefix: str = "overnight:", channel: str = DISPATCHERS_CHANNEL

@@ -308,7 +308,7 @@ def _run(action: str, order: dict[str, Any], mode: _Mode) -> None:
         _show(ended, as_json=False)
     if ended.state == "cancelled":
         raise CommandFailure(
-            f"{ended.id} was cancelled before it had ended.", code=Code.ENDED_BADLY
+            f"{ended.id} was cancelled before it had ended.", code=Code.NOT_COMPLETED
         )
 
 

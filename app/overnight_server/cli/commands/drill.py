@@ -66,7 +66,7 @@ def _code(done: "DrillReport") -> Code:
         case DrillOutcome.PASSED:
             return Code.OK
         case DrillOutcome.FAILED:
-            return Code.ENDED_BADLY
+            return Code.NOT_COMPLETED
         case DrillOutcome.INCONCLUSIVE:
             output.note(
                 "Redis held no message when it was wiped, so the drill proves nothing. "

@@ -162,9 +162,9 @@ def limits(
     changes = _limit_changes(
         max_concurrent_agents=concurrency,
         max_task_duration_minutes=minutes,
-        monthly_agent_hours_limit=_number_or(hours, "unlimited", "--hours"),
-        max_pending=_number_or(max_pending, "default", "--max-pending"),
-        max_tasks_per_dag=_number_or(max_tasks_per_dag, "default", "--max-tasks-per-dag"),
+        monthly_agent_hours_limit=_number_or_no_limit(hours, "unlimited", "--hours"),
+        max_pending=_number_or_no_limit(max_pending, "default", "--max-pending"),
+        max_tasks_per_dag=_number_or_no_limit(max_tasks_per_dag, "default", "--max-tasks-per-dag"),
         on_exhausted=None if on_exhausted is None else on_exhausted.value,
     )
     if template and changes:
@@ -360,15 +360,15 @@ class _NoLimit:
     """The option asks for no limit, or for that of the deployment."""
 
 
-def _number_or(text: str | None, word: str, option: str) -> "int | _NoLimit | None":
-    """Return the number of an option, _NoLimit for `word`, None if the option is absent."""
+def _number_or_no_limit(text: str | None, no_limit: str, option: str) -> "int | _NoLimit | None":
+    """Return the number of an option, _NoLimit for `no_limit`, None if the option is absent."""
     if text is None:
         return None
-    if text == word:
+    if text == no_limit:
         return _NoLimit()
     if text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS:
         return int(text)
-    message = f"{option}: {text!r} is not valid; write a whole number from 0 or {word!r}"
+    message = f"{option}: {text!r} is not valid; write a whole number from 0 or {no_limit!r}"
     raise CommandFailure(message, code=Code.USAGE)
 
 

@@ -60,7 +60,7 @@ class Root(TyperGroup):
                 code = Code.INTERRUPTED
             else:
                 report(CommandFailure("declined", error_code="DECLINED"), as_json=as_json)
-                code = Code.WAITED_IN_VAIN
+                code = Code.DECLINED
         sys.exit(int(code) if isinstance(code, int) else Code.OK)
 
     def invoke(self, ctx: Any) -> Any:  # noqa: ANN401

@@ -1,1 +1,1 @@
-"""The steps."""
+"""The migrations, one module each, in the order of their numbers."""
