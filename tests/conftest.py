@@ -100,8 +100,8 @@ def owner_db(connect: Callable[..., Db]) -> Db:
 
 
 @pytest.fixture(autouse=True)
-def silence() -> Iterator[None]:
-    """Let nobody speak into the streams of a test that is over: they are closed by then."""
+def remove_log_handlers() -> Iterator[None]:
+    """Remove log handlers after each test, because they write to streams that are closed then."""
     yield
     root = logging.getLogger()
     for handler in root.handlers[:]:
@@ -111,5 +111,5 @@ def silence() -> Iterator[None]:
 
 @pytest.fixture
 def deployment(owner_db: Db, db: Db, app_db: Db) -> Deployment:
-    """Short words for what tests do all the time."""
+    """The test's deployment, with methods for common steps."""
     return Deployment(owner=owner_db, dispatcher=db, app=app_db)

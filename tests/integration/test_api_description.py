@@ -184,7 +184,7 @@ def test_operations_accept_their_examples(
                 elif "/approvals/" in path:
                     ids["task_id"] = seeded_data.awaiting[0]
                 elif "/dead-letters/" in path:
-                    ids["task_id"] = seeded_data.buried[0]
+                    ids["task_id"] = seeded_data.dead_lettered[0]
                 if path.endswith("/suspend"):
                     example = {**example, "tasks": [_spawned(http, *seeded_data.runs["suspend"])]}
                 if "/admin/keys/" in path:

@@ -1,4 +1,4 @@
-"""Bulk operations for tests, in a few words."""
+"""Helpers for tests of bulk operations."""
 
 from typing import Any
 from uuid import UUID
@@ -18,27 +18,27 @@ FATAL = Raised("auth_failure", "wrong key")
 
 
 def order(action: Action | str, priority: int | None = None, **fields: Any) -> BulkOrder:
-    """Say what to do to which tasks."""
+    """Return the order for an action on the tasks that match these filter fields."""
     return BulkOrder(Action(action), TaskFilter(**fields), priority)
 
 
 def begin(deployment: Deployment, user: UserId, wanted: BulkOrder, **options: Any) -> BulkId:
-    """Begin an operation as the user."""
+    """Start an operation as the user; return its id."""
     return start(deployment.app, user, wanted, actor=ME, **options).bulk_id
 
 
 def get_operation(deployment: Deployment, user: UserId, bulk_id: BulkId) -> BulkOperation:
-    """Return how an operation stands."""
+    """Return the current state of an operation."""
     return get_bulk(deployment.app, user, bulk_id)
 
 
 def counts(view: BulkOperation) -> tuple[int, int, int, dict[str, int]]:
-    """Return what an operation came to: total, changed, skipped, refused."""
+    """Return the counts of an operation: total, changed, skipped, refused."""
     return view.total, view.changed, view.skipped, dict(view.refused)
 
 
 def finish(deployment: Deployment) -> int:
-    """Work off all that runs; return how many tasks were changed."""
+    """Run all operations to their end; return how many tasks were changed."""
     total = 0
     while deployment.rows("SELECT 1 FROM bulk_operations WHERE state = 'running'"):
         total += run_bulks(deployment.dispatcher)
@@ -46,7 +46,7 @@ def finish(deployment: Deployment) -> int:
 
 
 def dead(deployment: Deployment, user: UserId, **fields: Any) -> TaskId:
-    """Make a task that has failed for good."""
+    """Create a task and dead-letter it."""
     run = deployment.running(user, max_attempts=1, **fields)
     deployment.settle(run, FATAL)
     return run.claim.task_id

@@ -1,4 +1,4 @@
-"""Typing a command in this process."""
+"""Run CLI commands in the process of the test."""
 
 from typer.testing import CliRunner, Result
 
@@ -6,5 +6,5 @@ from overnight_server.cli.main import app
 
 
 def run(*arguments: str) -> Result:
-    """Type `overnight` with these arguments."""
+    """Run `overnight` with these arguments and return its result."""
     return CliRunner().invoke(app, arguments, prog_name="overnight")

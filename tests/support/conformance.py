@@ -197,7 +197,7 @@ def _dictionaries(seeded_data: SeededUser) -> dict[str, list[str]]:
         **{f"foreign_{name}": values for name, values in seeded_data.foreign.items()},
         "approve": seeded_data.awaiting[::2],
         "stop": seeded_data.awaiting[1::2],
-        "buried": seeded_data.buried,
+        "dead_lettered": seeded_data.dead_lettered,
         "locked": seeded_data.locked,
         "editions": ["*"],
         "ended": seeded_data.ended,
@@ -235,7 +235,7 @@ def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
         ),
         {
             "include-path-regex": "^/api/v1/dead-letters/",
-            "parameters": {"path.task_id": _from_dictionary("buried")},
+            "parameters": {"path.task_id": _from_dictionary("dead_lettered")},
         },
         {
             "include-path": f"{API}/admin/locks/{{task_id}}/release",

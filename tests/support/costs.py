@@ -1,4 +1,4 @@
-"""Short words for what runs spend."""
+"""Helpers for tests of costs and budgets."""
 
 from overnight_server.domain.claims import Run
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
@@ -15,6 +15,6 @@ def beat(deployment: Deployment, run: Run, usd: float) -> HeartbeatAnswer:
 
 
 def start_all(deployment: Deployment) -> list[Run]:
-    """Let the gate take what it may, and start it."""
+    """Claim and start everything that the gate allows."""
     runs = [deployment.start(claimed) for claimed in deployment.claim().claims]
     return [run for run in runs if run is not None]

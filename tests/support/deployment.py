@@ -1,4 +1,4 @@
-"""A deployment for tests: users, workers and a clock that can be moved, in a few words."""
+"""A deployment for tests: users, workers, tasks and a clock that can be moved."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ AGENT = "test-host:1:boot"
 
 @dataclass
 class Deployment:
-    """One database seen with three roles, and short words for what happens in it."""
+    """One database with connections of three roles, and methods for common steps."""
 
     owner: Db
     dispatcher: Db
@@ -65,7 +65,7 @@ class Deployment:
         capabilities: Sequence[str] = (),
         types: Sequence[str] = (),
     ) -> str:
-        """Let a worker join."""
+        """Register a worker."""
         join(self.dispatcher, WorkerCard(agent_id, pool, capabilities, slots, types=types))
         return agent_id
 
@@ -77,7 +77,7 @@ class Deployment:
     def claim(
         self, *, pool: str = POOL, limit: int = 100, slots_max: int | None = None
     ) -> ClaimPass:
-        """Let the gate take what it may."""
+        """Run one pass of the gate."""
         return claim(
             self.dispatcher,
             pool,
@@ -107,7 +107,7 @@ class Deployment:
         return self.one("SELECT * FROM tasks WHERE id = :id", id=task_id)
 
     def state(self, task_id: UUID) -> str:
-        """Return where a task stands."""
+        """Return the state of a task."""
         return str(self.row(task_id)["state"])
 
     def lane(self, user: UserId) -> Mapping[str, Any]:
@@ -125,12 +125,12 @@ class Deployment:
         return row
 
     def run(self, sql: str, **values: object) -> None:
-        """Change something as the owner."""
+        """Execute SQL as the owner."""
         with self.owner.engine.begin() as tx:
             tx.execute(text(sql), values)
 
     def set_clock(self, at: datetime) -> None:
-        """Let the database's clock stand still at an instant, to meet it exactly."""
+        """Stop the database's clock at an instant."""
         self.run(
             "CREATE OR REPLACE FUNCTION clock() RETURNS timestamptz LANGUAGE sql STABLE AS"
             f" $$SELECT timestamptz '{at.isoformat()}'$$;"
@@ -139,7 +139,7 @@ class Deployment:
         )
 
     def move_clock(self, by: timedelta) -> None:
-        """Let time pass for the whole database, at once, without sleeping."""
+        """Move the database's clock forward without sleeping."""
         self.run(
             "CREATE TABLE IF NOT EXISTS moved_clock (by interval NOT NULL);"
             "GRANT SELECT ON moved_clock TO PUBLIC;"

@@ -1,4 +1,4 @@
-"""Processes that do something and are gone, like those of a pool."""
+"""Run a function in a forked child process, like one of a worker's pool."""
 
 import os
 from collections.abc import Callable
@@ -7,7 +7,7 @@ from billiard.process import current_process
 
 
 def run_in_forked_child(work: Callable[[], object], *, place: int = 0) -> None:
-    """Do something in a child that has a place in a pool, and see it gone."""
+    """Run `work` in a forked child with this index in the pool, and wait for its end."""
     pid = os.fork()
     if pid == 0:
         try:

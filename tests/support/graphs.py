@@ -1,4 +1,4 @@
-"""Small graphs for tests, and starting just the tasks of them that a test is about."""
+"""Helpers for tests of graphs: submit small graphs and run chosen tasks of them."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ def graph(
 
 
 def begin(deployment: Deployment, *task_ids: TaskId, agent: str = AGENT) -> list[Run]:
-    """Claim and start these ready tasks; whatever else the gate took is given back."""
+    """Claim and start these ready tasks; release all other claims."""
     claims = {one.claim.task_id: one for one in deployment.claim().claims}
     wanted = [claims.pop(task_id) for task_id in task_ids]
     release(deployment.dispatcher, list(claims.values()), reason="test")
@@ -40,12 +40,12 @@ def linked(deployment: Deployment, user: UserId, size: int, *edges: Edge) -> lis
 
 
 def end(deployment: Deployment, task: TaskId, result: Result) -> None:
-    """Run one ready task to this end."""
+    """Run one ready task and settle it with this result."""
     deployment.settle(*begin(deployment, task), result)
 
 
 def states(deployment: Deployment, *tasks: TaskId) -> list[str]:
-    """Return where tasks stand."""
+    """Return the states of tasks."""
     return [deployment.state(task) for task in tasks]
 
 
@@ -55,12 +55,12 @@ def dag_of(deployment: Deployment, task: TaskId) -> DagId:
 
 
 def status(deployment: Deployment, task: TaskId) -> str:
-    """Return what a task's graph has come to."""
+    """Return the status of a task's graph."""
     sql = "SELECT status FROM graphs WHERE id = :id"
     return str(deployment.one(sql, id=dag_of(deployment, task))["status"])
 
 
 def assert_invariants(deployment: Deployment) -> None:
-    """Look at every invariant."""
+    """Fail if any invariant is violated."""
     found = violations(deployment.dispatcher)
     assert not found, describe_violations(found)

@@ -1,4 +1,4 @@
-"""A handler that tells its secret in every way a careless one could."""
+"""A handler that writes its secret to every output it has."""
 
 import base64
 import hashlib

@@ -1,4 +1,4 @@
-"""The API behind a real socket, for what a test client cannot do: answers that do not end."""
+"""The API on a real socket, for what a test client cannot do, such as endless responses."""
 
 import threading
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ DEAD_REDIS = "redis://127.0.0.1:1/0"
 
 @dataclass
 class LiveApi:
-    """An API process in all but name, and a user's key to it."""
+    """An API server in a thread, and a user with a key."""
 
     deployment: Deployment
     server: ApiServer
@@ -32,7 +32,7 @@ class LiveApi:
 
     @property
     def url(self) -> str:
-        """Where it answers."""
+        """The base URL."""
         return f"http://127.0.0.1:{self.port}"
 
     def another_key(self, user: UserId) -> str:

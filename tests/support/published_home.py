@@ -1,4 +1,4 @@
-"""A home that looks as if its deployment runs, for commands that look for one."""
+"""A home directory of a local stack that seems to run, for commands that look for one."""
 
 import os
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from overnight_server.local.home_lock import hold
 
 @contextmanager
 def published_home(path: Path, *, api_key: str = "", **addresses: str) -> Iterator[None]:
-    """Hold a home and publish these addresses; all others are empty."""
+    """Lock a home and publish these addresses; all others are empty."""
     home = Home(path)
     home.prepare()
     home.choose_ports({})

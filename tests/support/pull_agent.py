@@ -1,4 +1,4 @@
-"""An agent outside the deployment, as its HTTP calls; for tests of what each of them does."""
+"""The HTTP requests of a pull agent, for tests of each of them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +13,17 @@ TASKS = "/api/v1/tasks"
 
 @dataclass
 class PullAgent:
-    """A registered agent and the api_user it knocks at."""
+    """A registered agent and the user whose API key it has."""
 
     api_user: ApiUser
     id: str
 
     def claim(self, wait: int = 0) -> Response:
-        """Ask for work."""
+        """Request a claim."""
         return self.api_user.ask("POST", f"{AGENTS}/{self.id}/claim", params={"wait": wait})
 
     def work(self) -> dict[str, Any]:
-        """Ask for work that must be there."""
+        """Request a claim that must succeed; return its body."""
         answer = self.claim()
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
@@ -37,7 +37,7 @@ class PullAgent:
         return work
 
     def report(self, work: dict[str, Any], what: str, **body: Any) -> Response:
-        """Report about a claim with its token, and with no key."""
+        """Send a request about a claim with its token and without an API key."""
         headers = {"Authorization": f"Bearer {work['token']}"}
         path = f"{TASKS}/{work['task_id']}/{what}"
         return self.api_user.http.post(path, headers=headers, json=body)

@@ -30,7 +30,7 @@ class SeededUser:
     #: The task and the token of the run that each saying is about.
     runs: dict[str, tuple[str, str]] = field(default_factory=dict)
     awaiting: list[str] = field(default_factory=list)
-    buried: list[str] = field(default_factory=list)
+    dead_lettered: list[str] = field(default_factory=list)
     locked: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
 
@@ -84,7 +84,7 @@ class _Furnisher:
             runs=runs,
             ended=[self._ended() for _ in range(3)],
             awaiting=[self._awaiting(agent) for _ in range(4)],
-            buried=[self._buried(agent) for _ in range(4)],
+            dead_lettered=[self._dead_lettered(agent) for _ in range(4)],
             locked=[self._run(agent, locks=[f"repo:{n}"])[0] for n in range(4)],
         )
 
@@ -108,7 +108,7 @@ class _Furnisher:
         assert self.http.delete(f"{API}/dags/{dag}", headers=headers).is_success
         return dag
 
-    def _buried(self, agent: str) -> str:
+    def _dead_lettered(self, agent: str) -> str:
         task, token = self._run(agent)
         self._say(task, token, "fail", retryable=False)
         return task

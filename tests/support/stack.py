@@ -44,7 +44,7 @@ SERVICES = ("api", "dispatcher", "maintenance", "beat", "worker")
 
 @dataclass
 class Stack:
-    """Processes by name, and the way in for a user."""
+    """Processes by name, and clients of users."""
 
     deployment: Deployment
     settings: Settings
@@ -97,7 +97,7 @@ class Stack:
         return code
 
     def log_text(self, name: str) -> str:
-        """Return what a process wrote."""
+        """Return the log of a process."""
         return (self.logs / f"{name}.log").read_text(errors="replace")
 
     def user(
@@ -112,7 +112,7 @@ class Stack:
         return user_id, client
 
     def drained(self, timeout: float = 60) -> None:
-        """Wait until no task can move any more."""
+        """Wait until every task has ended."""
         wait_until(
             lambda: (
                 self.deployment.one("SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes")[

@@ -1,4 +1,4 @@
-"""A deployment whose clock stands still: what happened in it can be repeated exactly."""
+"""Stop the clock of a deployment, so that its history can be repeated exactly."""
 
 from tests.support.deployment import Deployment
 from tests.support.invariants import watch_plans

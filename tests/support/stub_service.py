@@ -1,4 +1,4 @@
-"""A small HTTP server that answers as the contract says: the other side of the user's commands."""
+"""A small HTTP server with prepared responses, for tests of the user's commands."""
 
 import json
 import threading
@@ -15,7 +15,7 @@ Answer = tuple[int, Any]
 
 
 def task(task_id: str = ALPHA, state: str = "ready", **fields: Any) -> dict[str, Any]:
-    """A task as the service tells of it."""
+    """Return the JSON of a task."""
     status = {
         "ready": "pending",
         "retrying": "pending",
@@ -40,13 +40,13 @@ def task(task_id: str = ALPHA, state: str = "ready", **fields: Any) -> dict[str,
 
 
 def problem(status: int, code: str, detail: str, **members: Any) -> Answer:
-    """A refusal as the service words it."""
+    """Return an error response."""
     return status, {"status": status, "code": code, "detail": detail, **members}
 
 
 @dataclass
 class Service:
-    """Each route has a list of answers, the last of which stays; what was asked is kept."""
+    """Each route has a list of responses, of which the last repeats; requests are recorded."""
 
     url: str = ""
     answers: dict[str, list[Answer]] = field(default_factory=dict)
@@ -54,11 +54,11 @@ class Service:
     keys: set[str] = field(default_factory=set)
 
     def on(self, route: str, *answers: Answer) -> None:
-        """Answer this method and path in this way, one answer after the other."""
+        """Set the responses of a method and path, in order."""
         self.answers[route] = list(answers)
 
     def reply(self, method: str, path: str, body: Any, key: str) -> Answer:
-        """Take one request."""
+        """Record one request and return its response."""
         self.asked.append((method, path, body))
         self.keys.add(key)
         waiting = self.answers.get(f"{method} {path.partition('?')[0]}")
@@ -71,7 +71,7 @@ class Service:
 
 @contextmanager
 def stub_service() -> Iterator[Service]:
-    """Serve on a port of this machine."""
+    """Serve on a free loopback port."""
     known = Service()
 
     class Handler(BaseHTTPRequestHandler):
@@ -89,7 +89,7 @@ def stub_service() -> Iterator[Service]:
         do_GET = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's own names
 
         def log_message(self, *_: object) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     known.url = f"http://127.0.0.1:{server.server_port}"

@@ -1,4 +1,4 @@
-"""Waiting on a condition instead of sleeping."""
+"""Wait for a condition instead of sleeping."""
 
 import time
 from collections.abc import Callable
@@ -17,5 +17,5 @@ def wait_until(
         if answer:
             return answer
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {timeout} s in vain for {what or predicate}")
+            raise AssertionError(f"waited {timeout} s without success for {what or predicate}")
         time.sleep(pause)

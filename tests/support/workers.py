@@ -69,13 +69,13 @@ def _written(value: object) -> str:
 
 @dataclass
 class Worker:
-    """A running process of Celery, and what it wrote."""
+    """A running Celery process and its log."""
 
     process: subprocess.Popen[bytes]
     output: IO[bytes]
 
     def log_text(self) -> str:
-        """Return everything it wrote so far."""
+        """Return its log so far."""
         return Path(self.output.name).read_text(errors="replace")
 
     def children(self) -> list[psutil.Process]:
@@ -93,7 +93,7 @@ class Worker:
 
 @contextmanager
 def running_worker(settings: Settings) -> Iterator[Worker]:
-    """Run a worker; whatever happens, nothing of it is left."""
+    """Run a worker until the end of the block, then kill what is left of it."""
     with running(worker_arguments(settings), settings) as worker:
         wait_until(
             lambda: "queue=worker_joined" in worker.log_text() or worker.process.poll() is not None,
@@ -104,7 +104,7 @@ def running_worker(settings: Settings) -> Iterator[Worker]:
 
 
 def worker_command(settings: Settings) -> list[str]:
-    """Return how `overnight worker` goes on as Celery."""
+    """Return the Celery command that `overnight worker` executes."""
     return [sys.executable, *CELERY, *worker_arguments(settings)]
 
 
@@ -171,7 +171,7 @@ def listening_on(port: int | None) -> psutil.Process:
 
 
 def is_gone(process: psutil.Process) -> bool:
-    """Tell whether a process has ended, be it only as a zombie that nobody has buried yet."""
+    """Tell whether a process has ended, also as a zombie that was not reaped yet."""
     try:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -180,7 +180,7 @@ def is_gone(process: psutil.Process) -> bool:
 
 @dataclass
 class WorkerHarness:
-    """A deployment with a worker in it: submit, send, and watch the row."""
+    """A deployment for tests of one worker: submit and publish tasks, and wait for states."""
 
     deployment: Deployment
     settings: Settings
@@ -212,7 +212,7 @@ class WorkerHarness:
         assert self.publisher.send(self.settings.pool, claims) == []
 
     def forge(self, arguments: Sequence[object]) -> None:
-        """Send a message as anyone could who reaches Redis."""
+        """Send a message that the dispatcher did not create."""
         self.publisher._celery.send_task(EXECUTE, args=arguments, queue=self._queue)
 
     @property
