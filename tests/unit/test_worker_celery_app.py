@@ -17,8 +17,8 @@ from overnight_server.settings import Settings, load
 from overnight_worker.beat_schedule import BEAT_SCHEDULE, SETTINGS
 from overnight_worker.beat_scheduler import Scheduler
 from overnight_worker.celery_logging import DeathFilter
+from overnight_worker.force_stop import FORCED_EXIT_CODE
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.lease import FORCED_EXIT_CODE
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
 from overnight_worker.presence import agent_card
 

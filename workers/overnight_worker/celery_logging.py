@@ -5,7 +5,7 @@ from typing import Final
 
 from billiard.util import get_logger
 
-from overnight_worker.lease import FORCED_EXIT_CODE
+from overnight_worker.force_stop import FORCED_EXIT_CODE
 
 # These log every message and every tick, some with the body of the message.
 VERBOSE_LOGGERS: Final = (

@@ -20,8 +20,9 @@ from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
 from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.force_stop import ActiveRun
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.lease import ActiveRun, Lease
+from overnight_worker.lease import Lease
 from overnight_worker.message import read_claims
 from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by
 from overnight_worker.resources import WorkerResources, worker_resources

@@ -5,12 +5,9 @@ thread waits for nothing and ends runs. A run that lasts gets a third one, which
 on Redis and wakes the heartbeat thread. `force_stop` ends the process of a run that does not stop.
 """
 
-import faulthandler
 import math
-import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import timedelta
 from queue import Empty, SimpleQueue
 from threading import Event as Flag
@@ -18,63 +15,29 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Final, Self
 
-import psutil
 from sqlalchemy.exc import SQLAlchemyError
 
-from overnight_server.domain.claims import Run
-from overnight_server.domain.ids import show_task
-from overnight_server.fault_points import fault
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.wake import WakeUpListener
-from overnight_worker.bundle import Bundle
 from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.force_stop import ActiveRun, ProcessWatchdog, end_by_force
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.result_mapping import stopped_result
-from overnight_worker.runners.python import RunContext
 from overnight_worker.shutdown import SHUTDOWN_FLAG
-from overnight_worker.stop_policy import StopPolicy, StopReason
+from overnight_worker.stop_policy import StopReason
 
 TICK_SECONDS: Final = 0.1
-# What recording a forced end may take before the process exits without it. The main process then
-# tries too, and in a shutdown it needs the rest of `shutdown.FINAL_SECONDS` for that.
-FINAL_RECORD_SECONDS: Final = 2.0
 # A run that takes longer releases the others of its bundle, and listens for cancels.
 SLOW_SECONDS: Final = 0.5
 # However many tasks are cancelled, a process sends an early heartbeat at most this often.
 EARLY_HEARTBEAT_SECONDS: Final = 0.5
-# Setting the watchdog starts a thread, so runs share a setting that is right to this much.
-SHARED_SECONDS: Final = 0.25
-SHARED_PARTS: Final = 30
-# Tells a forced end from a crash in the log of the pool, which replaces the child either way.
-FORCED_EXIT_CODE: Final = 75
-# The worker ends runs on purpose for these reasons, so they spend no attempt. For a timeout or a
-# cancel, the task's row shows how to settle the run.
-TAKEN_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
 STOP_REASONS: Final = {
     HeartbeatAnswer.LOST: StopReason.LOST,
     HeartbeatAnswer.CANCEL: StopReason.CANCELLED,
     HeartbeatAnswer.HAND_BACK: StopReason.WINDOW,
     HeartbeatAnswer.BUDGET: StopReason.BUDGET,
 }
-STDERR: Final = 2
-
-
-@dataclass(frozen=True, eq=False)
-class ActiveRun:
-    """A run whose handler is running, and the bundle it belongs to."""
-
-    run: Run
-    context: RunContext
-    stop_policy: StopPolicy
-    bundle: Bundle
-    started_at: float = field(default_factory=time.monotonic)
-
-    @property
-    def log_fields(self) -> dict[str, object]:
-        """The fields that identify the run in log lines."""
-        return {"queue_id": show_task(self.run.claim.task_id), "epoch": self.run.claim.epoch}
 
 
 class Lease:
@@ -106,10 +69,7 @@ class Lease:
         self._deciding = Lock()
         self._over = Flag()
         self._heartbeat_wanted = Flag()
-        self._armed_for = -math.inf
-        # Short leases, as in tests, share a setting that is right to less.
-        self._shared = min(SHARED_SECONDS, lease.total_seconds() / SHARED_PARTS)
-        self._far = lease.total_seconds() / 2
+        self._watchdog = ProcessWatchdog(lease.total_seconds())
         self._answers: SimpleQueue[tuple[ActiveRun, float, HeartbeatAnswer]] = SimpleQueue()
         self._threads = [
             Thread(target=self._stop_runs, name="run stop", daemon=True),
@@ -120,7 +80,7 @@ class Lease:
         """Make a run the current one."""
         with self._deciding:
             self._current = self._latest = active
-            self._arm_watchdog(active.stop_policy.watchdog_at)
+            self._watchdog.arm(active.stop_policy.watchdog_at)
         while self._threads:
             self._threads.pop().start()
 
@@ -131,7 +91,7 @@ class Lease:
         """
         with self._deciding:
             self._current = None
-            self._disarm_near_watchdog(time.monotonic())
+            self._watchdog.disarm_if_near(time.monotonic())
             CLAIM_REGISTRY.handler_ended()
         while self._releasing:
             self._releasing.pop().join()
@@ -141,7 +101,7 @@ class Lease:
         self.end_run()
         with self._deciding:
             self._latest = None
-            self._disarm_watchdog()
+            self._watchdog.disarm()
             CLAIM_REGISTRY.set_claims([])
 
     def __enter__(self) -> Self:
@@ -166,7 +126,7 @@ class Lease:
                 if self._current is not None:
                     self._decide(self._current, now)
                 else:
-                    self._disarm_near_watchdog(now)
+                    self._watchdog.disarm_if_near(now)
 
     def _decide(self, active: ActiveRun, now: float) -> None:
         policy = active.stop_policy
@@ -177,9 +137,9 @@ class Lease:
             return
         if policy.reason != active.context.stop_reason:
             active.context.stop(policy.reason)
-            self._arm_watchdog(policy.watchdog_at)
+            self._watchdog.arm(policy.watchdog_at)
         if policy.forced_end_at is not None and now >= policy.forced_end_at:
-            self._end_by_force(active, policy.reason)
+            end_by_force(active, policy.reason, on_settled=self._on_settled)
 
     def _apply_answers(self) -> None:
         """Apply the answers to heartbeats that came since the last tick."""
@@ -195,7 +155,7 @@ class Lease:
                 continue
             active.stop_policy.confirm_lease(sent_at)
             if active is self._current:
-                self._arm_watchdog(active.stop_policy.watchdog_at)
+                self._watchdog.arm(active.stop_policy.watchdog_at)
 
     def _send_heartbeats(self) -> None:
         previous, due, sent_at = None, math.inf, -math.inf
@@ -287,58 +247,3 @@ class Lease:
         context.reported_usd = spent_usd
         self._answers.put((active, sent_at, answer))
         return True
-
-    def _end_by_force(self, active: ActiveRun, reason: StopReason) -> None:
-        # First of all, because the watchdog may act at any moment.
-        CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY)
-        emit(LogEvent.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
-        fault("lease.before_force")
-        _kill_child_processes()
-        recording = Thread(target=self._record_forced_end, args=(active, reason), daemon=True)
-        recording.start()
-        recording.join(FINAL_RECORD_SECONDS)
-        fault("lease.after_force")
-        os._exit(FORCED_EXIT_CODE)
-
-    def _record_forced_end(self, active: ActiveRun, reason: StopReason) -> None:
-        trusted_until = active.stop_policy.trusted_until
-        deadline = min(time.monotonic() + FINAL_RECORD_SECONDS, trusted_until)
-        result = stopped_result(active.run, reason, active.context)
-        active.bundle.add_result(active.run, result)
-        active.bundle.release_others(deadline=deadline, reason=reason)
-        if result is not None:
-            CLAIM_REGISTRY.set_claims([])  # the main process has nothing left to settle
-        self._on_settled()
-
-    def _arm_watchdog(self, instant: float) -> None:
-        """Have this process killed at an instant, or a moment earlier, whatever its threads do.
-
-        It writes to the file descriptor, because a library may have replaced the stderr object by
-        one without a descriptor.
-        """
-        if not 0 <= instant - self._armed_for <= self._shared:
-            self._armed_for = instant
-            seconds = max(instant - time.monotonic(), TICK_SECONDS)
-            faulthandler.dump_traceback_later(seconds, exit=True, file=STDERR)
-        CLAIM_REGISTRY.handler_started(until=self._armed_for)
-
-    def _disarm_near_watchdog(self, now: float) -> None:
-        """Disarm a watchdog that would soon kill a process which only waits for Postgres.
-
-        One that is far away stays: setting it again for every run costs more.
-        """
-        if now < self._armed_for < now + self._far:
-            self._disarm_watchdog()
-
-    def _disarm_watchdog(self) -> None:
-        faulthandler.cancel_dump_traceback_later()
-        self._armed_for = -math.inf
-
-
-def _kill_child_processes() -> None:
-    """Kill the programs the run started, which would otherwise outlive it."""
-    for process in psutil.Process().children(recursive=True):
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
