@@ -8,7 +8,14 @@ from overnight import Context, Fail, Snooze
 from overnight.handlers import registry
 from overnight_server.domain.claims import Claim, Claimed
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.results import Returned
+from overnight_server.domain.results import (
+    Deferred,
+    Interrupted,
+    Raised,
+    Result,
+    Returned,
+    StoppedByCancel,
+)
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, READER, Db, Timeouts
 from overnight_server.wakeups.wake import Waker
@@ -368,6 +375,27 @@ def test_a_result_that_postgres_refuses_is_given_up_at_the_deadline(
 
     assert settle_by(powerless, [(run, Returned("lost"))], deadline=0.0) is False
     assert deployment.state(run.claim.task_id) == "running"
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (Raised("class\x00", "boom", retryable=True), "retrying"),
+        (Raised("error", "boom", retryable=True, wait_seconds=1e30), "retrying"),
+        (Raised("error", "boom", retryable=False, cost_usd=1e30), "dead_lettered"),
+        (Returned("output\x00", cost_usd=1e30), "retrying"),
+        (Deferred(1e30), "retrying"),
+        (StoppedByCancel(tokens={"input\x00": 1}), "cancelled"),
+        (Interrupted(ran_seconds=1e300), "running"),
+    ],
+)
+def test_data_that_postgres_rejects_is_left_out_of_the_result(
+    deployment: Deployment, user: UserId, db: Db, result: Result, state: str
+) -> None:
+    run = deployment.running(user)
+
+    assert settle_by(db, [(run, result)], deadline=0.0) is (state != "running")
+    assert deployment.state(run.claim.task_id) == state
 
 
 def test_a_result_that_waits_for_a_lock_is_never_given_up(

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Final, Protocol
 from uuid import UUID
 
@@ -10,7 +11,7 @@ from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
 
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import show_task
-from overnight_server.domain.results import Interrupted, Raised, Result, Returned
+from overnight_server.domain.results import Deferred, Interrupted, Raised, Result, Returned
 from overnight_server.outcome.settle import Ending, Settled, claims_by_token, give_up, settle_all
 from overnight_server.store.db import DatabaseUnreachable, Db, sqlstate
 from overnight_server.telemetry import LogEvent, emit, get
@@ -26,6 +27,8 @@ LOG_EVERY_SECONDS: Final = 30.0
 # Classes of Postgres errors that pass: a read-only server, a lost race, no resources left, a lock
 # that is held, a statement that took too long, a failing disk.
 PASSING_ERRORS: Final = ("25", "40", "53", "55", "57", "58")
+# Error classes that the worker itself gives, so they are not why Postgres rejects a result.
+STORABLE_CLASSES: Final = frozenset({"error", "invalid_output"})
 
 _log = get(__name__)
 
@@ -50,9 +53,11 @@ def settle_by(
     """Record results; True if any of them was recorded while it still held its claim.
 
     While Postgres is down or busy this retries for as long as the worker lives. A lease may have
-    ended by then, but a result still counts if no other worker has claimed the task. Results that
-    Postgres refuses for good are given up at the deadline, an instant of the monotonic clock.
-    `next_claim` joins the first try only, so that it can never prevent the recording.
+    ended by then, but a result still counts if no other worker has claimed the task. If Postgres
+    rejects the data of a result, the results are recorded one by one, and a failure without that
+    data is recorded instead. After any other permanent error the results are dropped at `deadline`
+    (monotonic clock), and this returns False. `next_claim` joins the first try only, so that it can
+    never prevent the recording.
     """
     pause = FIRST_PAUSE_SECONDS
     log_at = time.monotonic()
@@ -69,7 +74,13 @@ def settle_by(
                 # One output spoils the statement for all: record each alone to find it.
                 recorded = [settle_by(db, [each], deadline=deadline) for each in results]
                 return any(recorded)
-            results = [_unstorable(*results[0], error)]
+            [(run, result)] = results
+            replacement = _storable_result(result, error)
+            if replacement is None:
+                ids = [show_task(run.claim.task_id)]
+                _log.error("results could not be recorded", queue_ids=ids, error=error)
+                return False
+            results = [(run, replacement)]
         except (DatabaseUnreachable, SQLAlchemyError) as error:
             now, ids = time.monotonic(), [show_task(run.claim.task_id) for run, _ in results]
             if now + pause >= deadline and not _is_passing(error):
@@ -124,19 +135,33 @@ def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: 
             return True
 
 
-def _unstorable(run: Run, result: Result, error: DataError) -> tuple[Run, Result]:
-    """Turn an output that Postgres refuses into a failure, which can be recorded."""
-    if not isinstance(result, Returned):
-        raise error
-    failure = Raised(
-        error_class="invalid_output",
-        message=f"the output cannot be stored: {error.orig}",
+def _storable_result(result: Result, error: DataError) -> Result | None:
+    """Return what to record instead of a result whose data Postgres rejects.
+
+    The parts that may be the cause are removed one after the other: the output, the error class and
+    the wait, the cost. None if no such part is left.
+    """
+    match result:
+        case Returned():
+            return _failure("invalid_output", f"the output cannot be stored: {error.orig}", result)
+        case Deferred():
+            return _failure("error", f"the wait cannot be stored: {error.orig}", result)
+        case Raised() if result.error_class not in STORABLE_CLASSES or result.wait_seconds:
+            return replace(result, error_class="error", wait_seconds=None)
+    if result.cost_usd or result.tokens:
+        return replace(result, cost_usd=0.0, tokens={})
+    return None
+
+
+def _failure(error_class: str, message: str, result: Returned | Deferred) -> Raised:
+    return Raised(
+        error_class=error_class,
+        message=message,
         error_type="InvalidOutput",
         cost_usd=result.cost_usd,
         tokens=result.tokens,
         ran_seconds=result.ran_seconds,
     )
-    return run, failure
 
 
 def _report(settled: Settled) -> bool:
