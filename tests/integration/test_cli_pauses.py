@@ -89,12 +89,13 @@ def test_a_pause_is_listed_until_it_is_resumed(
     resumed = run("resume", *arguments, "--json")
     twice = run("resume", *arguments)
 
+    sentence_start = expected[0].upper() + expected[1:]
     assert paused.stdout == f"Paused {expected}.\n", paused.stderr
-    assert (again.exit_code, again.stderr) == (0, f"{expected} was already paused.\n")
+    assert (again.exit_code, again.stderr) == (0, f"{sentence_start} was already paused.\n")
     assert [item["note"] for item in listed] == ["the disk is full"]
     assert "the disk is full" in shown
     assert json.loads(resumed.stdout)["changed"] is True
-    assert (twice.exit_code, twice.stderr) == (0, f"{expected} was not paused.\n")
+    assert (twice.exit_code, twice.stderr) == (0, f"{sentence_start} was not paused.\n")
     assert "Nothing is paused." in run("pause").stderr
 
 
@@ -182,7 +183,7 @@ def test_a_second_pause_replaces_the_note_and_a_resume_lists_the_other_pauses(
     run("pause", "--all")
     resumed = run("resume", "--all")
 
-    assert again.stderr == "user ada was already paused; its note is now 'still unpaid'.\n"
+    assert again.stderr == "User ada was already paused; its note is now 'still unpaid'.\n"
     assert noted == "still unpaid"
     assert (resumed.stdout, resumed.stderr) == (
         "Resumed the deployment.\n",

@@ -79,6 +79,17 @@ def test_get_shows_the_timeout_in_force_the_deadline_and_the_estimate(service: S
     assert "40 %, page 4" in shown
 
 
+def test_get_shows_no_progress_of_a_task_that_has_ended(service: Service) -> None:
+    ended = task(state="completed", progress={"fraction": 0.5})
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, ended))
+
+    shown = run("get", ALPHA).stdout
+    document = json.loads(run("get", ALPHA, "--json").stdout)
+
+    assert "progress" not in shown
+    assert document["progress"] == {"fraction": 0.5}
+
+
 def test_add_prints_the_id_alone_on_stdout(service: Service) -> None:
     service.on("POST /api/v1/tasks", (201, task()))
 
@@ -393,7 +404,7 @@ def test_an_unknown_task_exits_1() -> None:
 
 @pytest.mark.parametrize("command", ["cancel", "queue-cancel"])
 @pytest.mark.parametrize(
-    ("state", "expected"), [("cancelled", "cancelled"), ("running", "told to stop")]
+    ("state", "expected"), [("cancelled", "cancelled"), ("running", "told to stop.")]
 )
 def test_cancel_prints_the_resulting_state(
     service: Service, command: str, state: str, expected: str

@@ -158,6 +158,16 @@ def test_a_terminal_shows_the_states_of_a_waited_task(service: Service) -> None:
     assert "running" in seen
 
 
+def test_the_display_of_a_wait_never_counts_an_attempt_after_the_end(service: Service) -> None:
+    running, ended = task(state="running"), task(state="completed", attempts=1)
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, running), (200, running), (200, ended))
+
+    drawn = on_a_terminal("wait", ALPHA)
+
+    assert "running, attempt 1 of 3" in drawn
+    assert "attempt 2" not in drawn
+
+
 @pytest.mark.parametrize("arguments", [("add", "caf\udce9"), ("user", "add", "caf\udce9")])
 def test_an_argument_that_is_not_utf8_is_refused_in_one_line(arguments: tuple[str, ...]) -> None:
     process = start(*arguments, stderr=subprocess.PIPE)

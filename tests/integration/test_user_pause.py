@@ -33,11 +33,11 @@ def test_a_user_pauses_and_resumes_their_own_work(
         refused = run("resume", "--me")
         both = run("pause", "--me", "--all")
 
-    assert (paused.stdout, paused.stderr) == ("Paused your work.\n", "")
-    assert again.stderr == "Your work was paused already.\n"
+    assert (paused.stdout, paused.stderr) == ("Paused your tasks.\n", "")
+    assert again.stderr == "Your tasks were already paused.\n"
     assert "overnight resume --me" in json.loads(explained.stdout)["reasons"][0]["message"]
     assert resumed == {"scope": "user", "target": "me", "paused": False, "changed": True}
-    assert twice.stderr == "Your work was not paused.\n"
-    assert "only an operator ends that" in refused.stderr
+    assert twice.stderr == "Your tasks were not paused.\n"
+    assert "only an admin can resume them" in refused.stderr
     assert deployment.lane(served.user)["paused"]
-    assert (both.exit_code, "--me goes without" in both.stderr) == (2, True)
+    assert (both.exit_code, "--me excludes" in both.stderr) == (2, True)

@@ -121,6 +121,6 @@ def _report(task_id: str, resolution: str, *, as_json: bool) -> None:
     if as_json:
         output.document({"task_id": task_id, "resolution": resolution})
     elif resolution == "retry":
-        output.line(f"{task_id} will run again")
+        output.line(f"{task_id} will run again.")
     else:
-        output.line(f"{task_id} stays failed; its dead letter is closed")
+        output.line(f"{task_id} stays failed; its dead letter is closed.")

@@ -62,7 +62,8 @@ def pause(
     elif changed:
         output.line(f"Paused {name}.")
     else:
-        output.note(f"{name} was already paused{f'; its note is now {note!r}' if note else ''}.")
+        new_note = f"; its note is now {note!r}" if note else ""
+        output.note(f"{_capitalized(name)} was already paused{new_note}.")
 
 
 def resume(
@@ -96,7 +97,7 @@ def resume(
     elif changed:
         output.line(f"Resumed {name}.")
     else:
-        output.note(f"{name} was not paused.")
+        output.note(f"{_capitalized(name)} was not paused.")
     if left and not as_json:
         names = [
             "the deployment" if other.target is None else f"{other.scope} {other.target}"
@@ -211,6 +212,10 @@ def _target_text(user: str | None, pool: str | None) -> str:
     if user is not None:
         return f"user {user}"
     return "the deployment" if pool is None else f"pool {pool}"
+
+
+def _capitalized(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _report_json(user: str | None, pool: str | None, *, paused: bool, changed: bool) -> None:

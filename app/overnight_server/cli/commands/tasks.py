@@ -111,7 +111,7 @@ def cancel(
     elif result.state == "cancelled":
         output.line(f"{task_id} cancelled")
     else:
-        output.line(f"{task_id} is {result.state} and was told to stop")
+        output.line(f"{task_id} is {result.state} and was told to stop.")
 
 
 def explain(

@@ -53,7 +53,7 @@ def show_task(task: "Task", *, as_json: bool) -> None:
                 if task.estimated_cost_usd is None
                 else f"${task.estimated_cost_usd:.4f} per run"
             ),
-            "progress": progress_text(task.progress),
+            "progress": None if task.is_final else progress_text(task.progress),
             "payload": task.payload,
             "summary": task.result_summary,
             "files": task.files_changed,

@@ -154,4 +154,6 @@ def _state_display() -> "Iterator[ShowTask | None]":
 def _status_line(task: "Task") -> str:
     if task.queue_position is not None:
         return f"{task.state}, position {task.queue_position}"
-    return f"{task.state}, attempt {task.attempts + 1} of {task.max_attempts}"
+    # Attempts are counted when they end; the current or next one is not among them.
+    attempt = task.attempts if task.is_final else task.attempts + 1
+    return f"{task.state}, attempt {attempt} of {task.max_attempts}" if attempt else task.state
