@@ -64,7 +64,7 @@ def url() -> str:
     return str(settings_with_database().database_url)
 
 
-def operator() -> str:
+def operator_actor() -> str:
     """Return the actor for the audit log: `human:` and the login name of the system's user.
 
     Without a login name the result is `human:operator`.
@@ -92,7 +92,7 @@ def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
             role=role,
             application_name="overnight-cli",
             pool_size=1,
-            actor=operator(),
+            actor=operator_actor(),
         )
         try:
             yield db

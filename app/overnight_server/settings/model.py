@@ -356,7 +356,9 @@ class Settings(BaseModel):
         default=60, description="How long a pull agent may take to start a task that it claimed."
     )
     agent_heartbeat_interval_sec: Annotated[Seconds, duration(1, 300)] = Field(
-        default=30, description="How often a pull agent renews its lease."
+        default=30,
+        description="How often a pull agent is expected to send a heartbeat; checked only against "
+        "agent_stale_after_sec. The agents of this package send three heartbeats per lease.",
     )
     agent_stale_after_sec: Annotated[Seconds, duration(5, 3600)] = Field(
         default=90,

@@ -276,7 +276,7 @@ def _appoint_directly(name: str, *, is_admin: bool) -> bool:
 
     with database.opened(database.ADMIN_ROLE) as db:
         user_id = database.user_id_of(db, name)
-        return appoint_admin(db, user_id, is_admin=is_admin, actor=database.operator())
+        return appoint_admin(db, user_id, is_admin=is_admin, actor=database.operator_actor())
 
 
 @app.command()
