@@ -227,4 +227,4 @@ def test_the_commands_cancel_retry_and_fork(api_user: ApiUser) -> None:
     assert "has already ended" in run("dag", "cancel", forked.stdout.strip()).stderr
     back = run("dag", "retry", forked.stdout.strip()[-8:])
     assert back.stdout == forked.stdout, back.stderr
-    assert back.stderr.startswith("3 tasks came back; ")
+    assert back.stderr.startswith("3 tasks will run again")

@@ -31,9 +31,9 @@ def test_the_target_of_an_audit_entry_is_shown_by_its_public_id(api_user: ApiUse
 
 
 def test_the_table_has_a_column_for_the_key(
-    api_user: ApiUser, database_url: str, monkeypatch: pytest.MonkeyPatch
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
+    api_user.guest(is_admin=True).take_commands(monkeypatch)
     api_user.ask("POST", "/api/v1/keys", json={"name": "ci"})
 
     shown = run("audit", "list")

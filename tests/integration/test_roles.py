@@ -30,7 +30,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "dead_letters": ("RIU", "R", "RIU", "RIU", "R"),
     "events": ("R", "R", "R", "R", "R"),
     "held_locks": ("R", "R", "R", "R", "R"),
-    "inbox": ("R", "R", "R", "RU", "R"),
+    "inbox": ("R", "R", "RU", "RU", "R"),
     "lanes": ("RU", "R", "RU", "RU", "RU"),
     "legal_moves": ("R", "R", "R", "R", "R"),
     "lock_waits": ("R", "R", "R", "R", "R"),
