@@ -315,7 +315,7 @@ class InboxRowNotFound(Refused):
     code = "INBOX_ROW_NOT_FOUND"
     status = 404
 
-    def __init__(self, row_id: int, legal: str) -> None:
+    def __init__(self, row_id: int | str, legal: str) -> None:
         super().__init__(f"the inbox has no row {row_id} that {legal}", row_id=row_id)
 
 

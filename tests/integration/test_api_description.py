@@ -182,9 +182,10 @@ def test_operations_accept_their_examples(
                 if "runs" in operation["tags"]:
                     ids["task_id"], key = seeded_data.runs[path.rpartition("/")[2]]
                 elif "/approvals/" in path:
-                    ids["task_id"] = seeded_data.awaiting[0]
+                    ids["task_id"] = seeded_data.awaiting[int("/admin/" in path)]
                 elif "/dead-letters/" in path:
-                    ids["task_id"] = seeded_data.dead_lettered[0]
+                    # A dead letter can be resolved once; the user and the admin resolve one each.
+                    ids["task_id"] = seeded_data.dead_lettered[int("/admin/" in path)]
                 if path.endswith("/suspend"):
                     example = {**example, "tasks": [_spawned(http, *seeded_data.runs["suspend"])]}
                 if "/admin/keys/" in path:

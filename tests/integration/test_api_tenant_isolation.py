@@ -102,7 +102,7 @@ def _plain(answer: Response) -> tuple[int, bytes, dict[str, str]]:
 
 
 def test_other_users_objects_are_not_found(api_user: ApiUser) -> None:
-    other_user = api_user.guest()
+    other_user = api_user.guest(max_pending=1000)
     operations_with_ids = [operation for operation in operations(api_user) if operation.ids]
     unknown = {name for item in operations_with_ids for name in item.ids} - MAKERS.keys()
     assert not unknown, f"say in MAKERS how a foreign one is made: {sorted(unknown)}"

@@ -123,8 +123,8 @@ def test_the_client_and_the_command_set_the_window(
         wrong = run("window", "--zone", "Mars", "--from", "22:00", "--to", "06:00")
         off = run("window", "--off")
 
-    assert none.stdout == "Your work may start at any time.\n"
-    assert changed.stdout == "Your work may start 22:00-06:00 Europe/Berlin; at closing: finish.\n"
+    assert none.stdout == "You have no window: your tasks start at any time.\n"
+    assert changed.stdout == "Your tasks start 22:00-06:00 Europe/Berlin; at closing: finish.\n"
     assert (shown["opens"], shown["at_closing"]) == ("22:00", "finish")
     assert half.exit_code == wrong.exit_code == 2
     assert "Mars" in wrong.stderr

@@ -185,6 +185,8 @@ def _config(
 
 
 KEYS = {"bearer": "bearer", "key": "api_key"}
+# The part of a path that is for admins, and the prefix of the dictionaries for it.
+ROLES = {"": "", "/admin": "admin_"}
 
 
 def _from_dictionary(dictionary: str, probability: float = EXISTING_IDS) -> dict[str, Any]:
@@ -195,9 +197,13 @@ def _dictionaries(seeded_data: SeededUser) -> dict[str, list[str]]:
     return {
         **seeded_data.named,
         **{f"foreign_{name}": values for name, values in seeded_data.foreign.items()},
-        "approve": seeded_data.awaiting[::2],
-        "stop": seeded_data.awaiting[1::2],
-        "dead_lettered": seeded_data.dead_lettered,
+        # Each of these can be resolved once: users and admins get their own.
+        "approve": seeded_data.awaiting[::4],
+        "stop": seeded_data.awaiting[1::4],
+        "admin_approve": seeded_data.awaiting[2::4],
+        "admin_stop": seeded_data.awaiting[3::4],
+        "dead_lettered": seeded_data.dead_lettered[::2],
+        "admin_dead_lettered": seeded_data.dead_lettered[1::2],
         "locked": seeded_data.locked,
         "editions": ["*"],
         "ended": seeded_data.ended,
@@ -213,7 +219,7 @@ def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
     return [
         # Admin operations act on other users, so that the calling admin is not disabled.
         {
-            "include-path-regex": "^/api/v1/admin/(?!locks)",
+            "include-path-regex": "^/api/v1/admin/(?!locks|approvals|dead-letters)",
             "parameters": {
                 f"path.{name}": _from_dictionary(f"foreign_{name}") for name in seeded_data.foreign
             },
@@ -228,15 +234,19 @@ def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
         ),
         *(
             {
-                "include-path": f"{API}/approvals/{{task_id}}/{action}",
-                "parameters": {"path.task_id": _from_dictionary(action)},
+                "include-path": f"{API}{role}/approvals/{{task_id}}/{action}",
+                "parameters": {"path.task_id": _from_dictionary(prefix + action)},
             }
+            for role, prefix in ROLES.items()
             for action in ("approve", "stop")
         ),
-        {
-            "include-path-regex": "^/api/v1/dead-letters/",
-            "parameters": {"path.task_id": _from_dictionary("dead_lettered")},
-        },
+        *(
+            {
+                "include-path-regex": f"^{API}{role}/dead-letters/",
+                "parameters": {"path.task_id": _from_dictionary(f"{prefix}dead_lettered")},
+            }
+            for role, prefix in ROLES.items()
+        ),
         {
             "include-path": f"{API}/admin/locks/{{task_id}}/release",
             "parameters": {"path.task_id": _from_dictionary("locked")},

@@ -83,8 +83,8 @@ class _Furnisher:
             foreign=foreign,
             runs=runs,
             ended=[self._ended() for _ in range(3)],
-            awaiting=[self._awaiting(agent) for _ in range(4)],
-            dead_lettered=[self._dead_lettered(agent) for _ in range(4)],
+            awaiting=[self._awaiting(agent) for _ in range(8)],
+            dead_lettered=[self._dead_lettered(agent) for _ in range(6)],
             locked=[self._run(agent, locks=[f"repo:{n}"])[0] for n in range(4)],
         )
 

@@ -196,6 +196,8 @@ def _contents(operation: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _example(schema: dict[str, Any], schemas: dict[str, Any]) -> Any:  # noqa: ANN401 - any JSON
     """Return an example of a body, made from the examples of its schemas, or None."""
+    if "examples" in schema:
+        return schema["examples"][0]
     if "$ref" in schema:
         return next(iter(schemas[schema["$ref"].rpartition("/")[2]].get("examples", ())), None)
     if "anyOf" in schema:

@@ -1,5 +1,6 @@
 """Parameters that several routes share: ids in paths, the status filter, the idempotency key."""
 
+import re
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -9,6 +10,7 @@ from overnight.errors import (
     ArtifactNotFound,
     BulkNotFound,
     DagNotFound,
+    InboxRowNotFound,
     InvalidRequest,
     Refused,
     TaskNotFound,
@@ -48,6 +50,14 @@ IdempotencyKey = Annotated[
 def parse_task_param(text: str) -> TaskId:
     """Return a task id; raise TaskNotFound if the text is not one."""
     return _parse(parse_task, text, TaskNotFound)
+
+
+def parse_inbox_row_param(text: str) -> int:
+    """Return the number of an inbox row; raise InboxRowNotFound if the text is not one."""
+    # A bigint of Postgres has at most 19 digits; 18 digits always fit.
+    if not re.fullmatch(r"[1-9][0-9]{0,17}", text, re.ASCII):
+        raise InboxRowNotFound(text, "can be resolved")
+    return int(text)
 
 
 def parse_dag_param(text: str) -> DagId:

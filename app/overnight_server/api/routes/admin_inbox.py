@@ -10,13 +10,13 @@ from fastapi import APIRouter, Path, Query
 from overnight.models.admin import InboxResolved, InboxRow
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.params import parse_inbox_row_param
 from overnight_server.api.routes.admin_keys import ManyLimit
 from overnight_server.control.inbox import drop_row, retry_row
 from overnight_server.insight.inbox import list_inbox
 
 router = APIRouter(prefix="/api/v1/admin/inbox", tags=["admin"])
-LARGEST_ROW = 2**63 - 1
-RowId = Annotated[int, Path(ge=1, le=LARGEST_ROW, description="Number of the row.")]
+RowId = Annotated[str, Path(description="Number of the row.")]
 
 
 @router.get("")
@@ -33,12 +33,14 @@ def list_all_rows(
 @router.post("/{row_id}/retry")
 def retry_inbox_row(row_id: RowId, deps: Injected, caller: Admin) -> InboxResolved:
     """Retry a row that was refused."""
-    retry_row(deps.admin_db, row_id, actor=f"user:{caller.user_id}")
-    return InboxResolved(id=row_id, resolution="retry")
+    row = parse_inbox_row_param(row_id)
+    retry_row(deps.admin_db, row, actor=f"user:{caller.user_id}")
+    return InboxResolved(id=row, resolution="retry")
 
 
 @router.post("/{row_id}/drop")
 def drop_inbox_row(row_id: RowId, deps: Injected, caller: Admin) -> InboxResolved:
     """Drop a row that waits or was refused; it stays on record and never becomes a task."""
-    drop_row(deps.admin_db, row_id, actor=f"user:{caller.user_id}")
-    return InboxResolved(id=row_id, resolution="drop")
+    row = parse_inbox_row_param(row_id)
+    drop_row(deps.admin_db, row, actor=f"user:{caller.user_id}")
+    return InboxResolved(id=row, resolution="drop")

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
 from overnight.models.account import DeadLetterGroup, ResolveResult
 from overnight.models.admin import DeadLetterResolution, QueueOverview, UserDeadLetter
@@ -70,7 +71,7 @@ def list_tasks_of_user(
 @router.get("/task-ids")
 def list_recent_task_ids(
     deps: Injected, _caller: Admin, limit: ManyLimit = LONGEST_LIST
-) -> list[str]:
+) -> list[Annotated[str, Field(examples=["task_01J8K3ZQ4N7V5T2M9R6XWB0CDE"])]]:
     """List the ids of the newest tasks of all users."""
     return [show_task(task_id) for task_id in recent_tasks(deps.admin_db, limit=limit)]
 
