@@ -12,7 +12,7 @@ The clients and the command line use the same order:
 import json
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from overnight.client import profiles
@@ -29,10 +29,11 @@ _NAMES = ("URL", "API_KEY", "API_KEY_FILE", "PROFILE", "HOME")
 
 @dataclass(frozen=True)
 class ServerAddress:
-    """The address of a service, and the API key to send."""
+    """The address of a service, the API key to send, and where the key was found."""
 
     url: str
     api_key: str
+    key_source: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True)
@@ -90,12 +91,19 @@ def find_server(
         raise NotConfigured(f"{address!r} is not an http:// or https:// address")
     file = key_file or (chosen.api_key_file if chosen else None)
     key = api_key or (read_key(file) if file else environment.api_key)
+    key_source = "the caller" if api_key else _key_source(file, None if key_file else chosen)
     # The local stack's key is sent to the local stack only, never to another server.
     if key is None and local_url and address.rstrip("/") == local_url.rstrip("/"):
-        key = _local_key(home)
+        key, key_source = _local_key(home), f"{home / 'api.key'}, the key of the local stack"
     if key is None:
         raise NoKey(f"no API key for {address}: pass api_key=… or set OVERNIGHT_API_KEY")
-    return ServerAddress(address, key)
+    return ServerAddress(address, key, key_source)
+
+
+def _key_source(file: Path | None, profile: profiles.Profile | None) -> str:
+    if file is None:
+        return "OVERNIGHT_API_KEY or OVERNIGHT_API_KEY_FILE"
+    return f"{file}, the file of profile {profile.name!r}" if profile else str(file)
 
 
 def find_home(configured: Path, start: Path | None = None) -> Path:

@@ -14,7 +14,7 @@ from overnight_server.cli.commands.completion import task_ids
 from overnight_server.cli.main import app
 from overnight_server.cli.terminal.failures import Code
 from tests.rules.sources import ROOT
-from tests.support.stub_service import ALPHA, BETA, Service, stub_service, task
+from tests.support.stub_service import ALPHA, BETA, Service, problem, stub_service, task
 
 ROUTE = "GET /api/v1/tasks"
 
@@ -82,6 +82,16 @@ def test_an_address_in_the_environment_comes_before_the_default_profile(
     assert service.keys == {"from-the-environment"}
     assert run("list", "--profile", "work").exit_code == 0
     assert service.keys == {"from-the-environment", "work-key"}
+
+
+def test_a_refused_key_is_reported_with_its_profile(service: Service) -> None:
+    add_profile(service, "work", "work-key", "--default")
+    service.on(ROUTE, problem(401, "UNAUTHENTICATED", "show a valid API key"))
+
+    refused = run("list")
+
+    assert refused.exit_code == Code.NOT_AUTHENTICATED
+    assert "work.key, the file of profile 'work'." in refused.stderr
 
 
 def test_the_error_for_an_unknown_profile_lists_the_existing_ones(service: Service) -> None:

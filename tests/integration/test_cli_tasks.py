@@ -206,8 +206,35 @@ def test_a_wait_for_a_failed_task_exits_5(service: Service, state: str) -> None:
     error = json.loads(waited.stderr)["error"]
     assert error["code"] == "NOT_COMPLETED"
     assert error["message"] == f"{ALPHA} did not complete, it is {state}: boom at line 1"
-    [line] = run("wait", ALPHA).stderr.splitlines()
+    line = run("wait", ALPHA).stderr.splitlines()[0]
     assert line == f"Error: {ALPHA} did not complete, it is {state}: boom at line 1"
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"state": "cancelled"}, None),
+        (
+            {"state": "dead_lettered", "failure_reason": "error"},
+            f"An admin can see every attempt with `overnight dead show {ALPHA}`.",
+        ),
+        (
+            {"state": "dead_lettered", "failure_reason": "no_handler", "type": "nosuch"},
+            (
+                "The worker has no handler for type 'nosuch'. Set OVERNIGHT_HANDLERS and restart"
+                f" the workers; then an admin can run `overnight dead retry {ALPHA}`."
+            ),
+        ),
+    ],
+)
+def test_a_wait_for_a_failed_task_prints_what_to_do(
+    service: Service, fields: dict[str, str], expected: str | None
+) -> None:
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(**fields)))
+
+    error = json.loads(run("wait", ALPHA, "--json").stderr)["error"]
+
+    assert error["hint"] == expected
 
 
 def test_a_wait_that_times_out_exits_3_and_prints_the_state(service: Service) -> None:
@@ -218,6 +245,7 @@ def test_a_wait_that_times_out_exits_3_and_prints_the_state(service: Service) ->
     assert waited.exit_code == Code.WAIT_TIMED_OUT
     assert json.loads(waited.stdout)["state"] == "running"
     assert f"overnight wait {ALPHA}" in waited.stderr
+    assert f"overnight explain {ALPHA}" in waited.stderr
 
 
 def test_a_wait_survives_a_short_outage_of_the_database(service: Service) -> None:
@@ -270,6 +298,21 @@ def test_an_invalid_key_exits_4(service: Service) -> None:
     refused = run("list")
 
     assert refused.exit_code == Code.NOT_AUTHENTICATED
+    assert refused.stderr.startswith(
+        "Error: The API key was not accepted.\nThe key came from OVERNIGHT_API_KEY or"
+    )
+    assert KEY not in refused.output
+
+
+def test_an_invalid_key_of_a_file_is_reported_with_the_file(
+    service: Service, tmp_path: Path
+) -> None:
+    service.on("GET /api/v1/tasks", problem(401, "UNAUTHENTICATED", "show a valid API key"))
+    (tmp_path / "old.key").write_text(KEY, encoding="utf-8")
+
+    refused = run("list", "--api-key-file", "old.key")
+
+    assert "The key came from old.key." in refused.stderr
     assert KEY not in refused.output
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
-    from overnight import Client
+    from overnight import Client, Task
     from overnight.client.discovery import Environment, ServerAddress
     from overnight_server.local.home import Home
     from overnight_server.settings import Settings
@@ -126,6 +126,7 @@ def client(
             failure = (
                 (_not_admin(error) if as_admin else None)
                 or _foreign_server(server.url, error)
+                or _key_refused(server, error)
                 or failure_of(error)
             )
             failure.error_code = getattr(error, "code", "") or failure.error_code
@@ -144,6 +145,21 @@ def _not_admin(error: Exception) -> CommandFailure | None:
     if not isinstance(error, errors.Refused) or error.code != "NOT_FOUND":
         return None
     return CommandFailure("This command needs the API key of an admin.", hint=ADMIN_ADVICE)
+
+
+def _key_refused(server: "ServerAddress", error: Exception) -> CommandFailure | None:
+    """Return the failure to report if the server did not accept the API key, else None."""
+    from overnight import errors
+
+    if not isinstance(error, errors.Unauthenticated):
+        return None
+    hint = (
+        f"The key came from {server.key_source}. It is wrong, expired or revoked, or belongs to"
+        f" another server than {server.url}.\n"
+        "Replace it there, or pass --api-key-file with a file that holds a valid key."
+    )
+    message = "The API key was not accepted."
+    return CommandFailure(message, hint=hint, code=Code.NOT_AUTHENTICATED)
 
 
 def _foreign_server(url: str, error: Exception) -> CommandFailure | None:
@@ -180,8 +196,6 @@ def failure_of(error: Exception) -> CommandFailure:
     match error:
         case errors.QueueFull() | errors.TooManyPending() | errors.MonthlyLimitReached():
             return CommandFailure(error.message, hint=_limit_advice(error), code=Code.LIMITED)
-        case errors.Unauthenticated():
-            return CommandFailure(error.message, hint=KEY_ADVICE, code=Code.NOT_AUTHENTICATED)
         case errors.InvalidRequest():
             legal = [
                 f"{wrong.field}: {wrong.legal}"
@@ -196,12 +210,17 @@ def failure_of(error: Exception) -> CommandFailure:
         case errors.Refused(code="KEY_NOT_FOUND"):
             return CommandFailure(error.message, hint="`overnight key list` shows all keys.")
         case errors.WaitTimedOut():
-            return _wait_timed_out(error, f"overnight wait {error.task.id}")
+            late = _wait_timed_out(error, f"overnight wait {error.task.id}")
+            late.hint += f"\n`overnight explain {error.task.id}` shows why a task does not start."
+            return late
         case errors.DagWaitTimedOut():
             return _wait_timed_out(error, f"overnight dag show {error.dag.id} --watch")
         case errors.BulkWaitTimedOut():
             return _wait_timed_out(error, f"overnight bulk show {error.bulk.id} --watch")
-        case errors.TaskFailed() | errors.DagFailed():
+        case errors.TaskFailed():
+            hint = _failed_task_advice(error.task)
+            return CommandFailure(str(error), hint=hint, code=Code.NOT_COMPLETED)
+        case errors.DagFailed():
             return CommandFailure(str(error), code=Code.NOT_COMPLETED)
         case errors.Unreachable():
             return CommandFailure(str(error), hint=ADVICE)
@@ -212,6 +231,17 @@ def failure_of(error: Exception) -> CommandFailure:
 def _wait_timed_out(error: Exception, command: str) -> CommandFailure:
     hint = f"It is still in progress; continue waiting with `{command}`."
     return CommandFailure(str(error), hint=hint, code=Code.WAIT_TIMED_OUT)
+
+
+def _failed_task_advice(task: "Task") -> str:
+    if task.state != "dead_lettered":
+        return ""
+    if task.failure_reason == "no_handler":
+        return (
+            f"The worker has no handler for type {task.type!r}. Set OVERNIGHT_HANDLERS and restart"
+            f" the workers; then an admin can run `overnight dead retry {task.id}`."
+        )
+    return f"An admin can see every attempt with `overnight dead show {task.id}`."
 
 
 def _limit_advice(error: Exception) -> str:
