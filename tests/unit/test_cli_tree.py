@@ -50,6 +50,24 @@ def test_every_command_has_help(path: list[str]) -> None:
 
     assert shown.exit_code == 0
     assert "Usage: overnight" in shown.stdout
+    assert "<bool>" not in shown.stdout, "a flag takes no value"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("pause", "ada"), "The command takes only options: --user, --pool, --all, --me, --note"),
+        (("window", "22:00", "06:00"), "The command takes only options: --zone, --from, --to"),
+    ],
+)
+def test_an_argument_of_a_command_without_arguments_is_answered_with_its_options(
+    arguments: tuple[str, ...], expected: str
+) -> None:
+    refused = run(*arguments)
+
+    assert refused.exit_code == Code.USAGE
+    assert expected in refused.stderr
+    assert "--url" not in refused.stderr
 
 
 def test_overnight_alone_shows_its_help() -> None:

@@ -14,6 +14,7 @@ from overnight_server.cli import connection
 from overnight_server.cli.commands import completion
 from overnight_server.cli.terminal import arguments, output
 from overnight_server.cli.terminal.failures import Code, CommandFailure
+from overnight_server.cli.terminal.root_command import CommandWithPlainFlags, GroupWithPlainFlags
 
 Url = Annotated[
     str | None,
@@ -120,11 +121,16 @@ Command = Callable[..., None]
 
 
 def add_common_options(tree: typer.Typer) -> None:
-    """Add --profile to every command that calls the server, --jsonl to every one with --json."""
+    """Add --profile to every command that calls the server, --jsonl to every one with --json.
+
+    The help of all commands and groups then shows flags without the type of a value.
+    """
     for command in tree.registered_commands:
+        command.cls = CommandWithPlainFlags
         if command.callback is not None:
             command.callback = _with_common_options(command.callback)
     for group in tree.registered_groups:
+        group.cls = GroupWithPlainFlags
         if group.typer_instance is not None:
             add_common_options(group.typer_instance)
 

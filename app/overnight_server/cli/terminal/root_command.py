@@ -1,11 +1,11 @@
-"""The root of the command tree: report every expected failure and set the exit code."""
+"""The classes of the command tree: they report expected failures and set the exit code."""
 
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from overnight_server.cli.terminal.failures import Code, CommandFailure, report
 
@@ -18,9 +18,27 @@ SERVER_PACKAGES = frozenset(
 )
 # The local stack needs Postgres and Redis servers besides the service.
 NEEDS_EMBEDDED = frozenset({"up", "down"})
+# How Typer's message about a superfluous argument begins.
+EXTRA_ARGUMENT = "Got unexpected extra argument"
 
 
-class Root(TyperGroup):
+class CommandWithPlainFlags(TyperCommand):
+    """A command whose help shows a flag without the type of its value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        """Return the parameters of the command."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class GroupWithPlainFlags(TyperGroup):
+    """A group whose help shows a flag without the type of its value."""
+
+    def get_params(self, ctx: Any) -> list[Any]:  # noqa: ANN401
+        """Return the parameters of the group."""
+        return _without_types_of_flags(super().get_params(ctx))
+
+
+class Root(GroupWithPlainFlags):
     """A group that reports failures as one line and a hint instead of drawing a box."""
 
     def main(
@@ -83,4 +101,28 @@ def _missing_server(command: str) -> CommandFailure:
 
 def _usage_hint(misuse: typer.TyperException) -> str:
     context = getattr(misuse, "ctx", None)
-    return f"Try '{context.command_path} --help'." if context is not None else ""
+    if context is None:
+        return ""
+    advice = f"Try '{context.command_path} --help'."
+    parameters = context.command.get_params(context)
+    has_arguments = len(_options(parameters)) < len(parameters)
+    if has_arguments or not misuse.format_message().startswith(EXTRA_ARGUMENT):
+        return advice
+    names = ", ".join(
+        option.opts[0]
+        for option in _options(parameters)
+        if not option.hidden and not option.rich_help_panel and option.opts[0] != "--help"
+    )
+    return f"The command takes only options: {names}.\n{advice}" if names else advice
+
+
+def _without_types_of_flags(parameters: list[Any]) -> list[Any]:
+    # Typer prints `<bool>` after a flag that has no metavar.
+    for option in _options(parameters):
+        if option.is_flag:
+            option.metavar = ""
+    return parameters
+
+
+def _options(parameters: Sequence[object]) -> list[TyperOption]:
+    return [parameter for parameter in parameters if isinstance(parameter, TyperOption)]
