@@ -100,10 +100,12 @@ def owner_db(connect: Callable[..., Db]) -> Db:
 
 
 @pytest.fixture(autouse=True)
-def remove_log_handlers() -> Iterator[None]:
-    """Remove log handlers after each test, because they write to streams that are closed then."""
-    yield
+def restore_logging() -> Iterator[None]:
+    """Undo what a test did to logging: the level, and handlers on streams that are closed then."""
     root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
     for handler in root.handlers[:]:
         if isinstance(handler, telemetry._Handler):
             root.removeHandler(handler)
