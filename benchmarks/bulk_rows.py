@@ -19,7 +19,7 @@ TASKS = """
         SELECT n,
                lpad(to_hex(n + (1::bigint << 40)), 32, '0')::uuid AS id,
                lpad(to_hex(CASE WHEN random() < %(whale)s THEN 0
-                                ELSE 1 + n %% (%(users)s - 1) END), 32, '0')::uuid AS user_id,
+                                ELSE n %% %(users)s END), 32, '0')::uuid AS user_id,
                20 + 20 * (n %% 4) AS priority
           FROM generate_series(%(start)s::bigint, %(stop)s::bigint - 1) AS n
     )
@@ -49,6 +49,7 @@ class FilledDatabase:
         """Bring the ready tasks up to a number, and the statistics with them."""
         self._run(TASKS, start=self.ready, stop=ready)
         self._run(COUNT, triggers=True)
+        self._run("SELECT repair_depth()")
         self.ready = ready
         self.deployment.servers.vacuum_and_checkpoint(self.deployment.database)
 

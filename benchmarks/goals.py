@@ -85,6 +85,42 @@ GOALS: Sequence[Goal] = (
         0.5,
         0.9,
     ),
+    Goal(
+        "create over HTTP, p50, against the submit itself",
+        "api",
+        "one caller / without HTTP, p50",
+        3.5,
+        2.5,
+        "less",
+    ),
+    *(
+        Goal(f"{text} a second, eight callers", "api", f"{what}, requests/s", floor, best)
+        for text, what, floor, best in (
+            ("creates", "POST /api/v1/tasks", 600, 800),
+            ("reads of a task", "GET /api/v1/tasks/ID", None, 1_500),
+        )
+    ),
+    *(
+        Goal(f"{act}, a million users against one", "users", ratio, 1.3, 1.1, "less")
+        for act in ("create", "claim", "settle", "explain", "list", "queue status")
+        for ratio in (f"{act}, 1,000,000 users / 1 user",)
+    ),
+    Goal(
+        "claim with 300,000 tasks behind a lock against none",
+        "users",
+        "claim behind a held lock / without",
+        1.5,
+        1.1,
+        "less",
+    ),
+    Goal(
+        "audit pass at a million users, seconds",
+        "users",
+        "longest audit pass, seconds",
+        1,
+        0.6,
+        "less",
+    ),
     Goal("idle stack, % of one core", "idle", "CPU, % of one core", 5, 2, "less"),
 )
 
