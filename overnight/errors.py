@@ -31,6 +31,7 @@ OvernightError                 base of all errors
 │   ├── NotEditable            only a task that nobody has claimed can be changed
 │   ├── NotDeadLettered        only an unresolved dead letter can be resolved
 │   ├── NotAwaitingApproval    only a task that waits for a budget approval can get one
+│   ├── BudgetSetByOperator    only an operator can raise a budget that an operator set
 │   ├── LockNotHeld            the task holds no lock
 │   ├── TooManyPending         the user's limit of waiting tasks is reached
 │   ├── TooManyStreams         the user's limit of open streams and long polls is reached
@@ -399,6 +400,22 @@ class NotAwaitingApproval(Refused):
         super().__init__(f"the task waits for no budget approval; it is {state}", state=state)
 
 
+class BudgetSetByOperator(Refused):
+    """Only an operator can raise a budget that an operator set; `budget` is `dag` or `night`."""
+
+    code = "BUDGET_SET_BY_OPERATOR"
+    status = 403
+
+    def __init__(self, budget: str) -> None:
+        name = "graph" if budget == "dag" else budget
+        later = ", or wait until the next night begins" if budget == "night" else ""
+        super().__init__(
+            f"an operator set the {name} budget, so only an operator can raise it; nothing was"
+            f" changed; ask an operator to approve more{later}",
+            budget=budget,
+        )
+
+
 class LockNotHeld(Refused):
     """Only a task that holds a lock can be made to release it."""
 
@@ -417,8 +434,10 @@ class TooManyPending(Refused):
     def __init__(self, pending: int, limit: int, requested: int = 1) -> None:
         added = f" and {requested} more were requested" if requested > 1 else ""
         super().__init__(
-            f"{pending} of your tasks are waiting{added}, but the limit is {limit};"
-            " wait until some have started, or cancel some",
+            f"{pending} of your tasks are waiting{added}, but the limit is {limit}. Nothing was"
+            " added: wait until some have started, or cancel some. For a larger batch, ask an"
+            " operator for"
+            f" `overnight user limits NAME --max-pending {pending + requested}`",
             pending=pending,
             limit=limit,
         )

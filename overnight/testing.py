@@ -125,6 +125,7 @@ class MemoryContext(Context):
         type: str = "test",  # noqa: A002 - the name on the wire
         title: str = "a test",
         prompt: str = "",
+        spec: Mapping[str, Any] | None = None,
         attempt: int = 1,
         max_attempts: int = 3,
         inputs: Mapping[str, Any] | None = None,
@@ -140,6 +141,7 @@ class MemoryContext(Context):
             title=title,
             payload=payload,
             prompt=prompt,
+            spec=spec,
             attempt=attempt,
             max_attempts=max_attempts,
             epoch=attempt,

@@ -151,7 +151,7 @@ def _apply(point: str) -> None:
     armed = _armed.get(point)
     if armed is None:
         return
-    # Once in this process, and with a file once in all processes.
+    # A point fails once in each process; with a file, once in all processes together.
     del _armed[point]
     if armed.once is not None and not _is_first(armed.once):
         return

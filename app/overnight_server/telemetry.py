@@ -166,6 +166,11 @@ class LogEvent(Enum):
         "The inbox rows of a user could not be processed; the next pass retries.",
     )
     SWEEP_RAN = (DEBUG, "sweep changed seconds", "A sweep made one pass.")
+    REAPER_RESUMED = (
+        WARN,
+        "seconds",
+        "After an outage that the reaper saw, every run has one more lease before it is lost.",
+    )
     SWEEP_FAILED = (ERROR, "sweep error", "A sweep failed; the next tick repeats it.")
     CYCLE_RESET = (INFO, "user_id cycle_start cycle_end", "A user's new billing cycle started.")
     WINDOW_UNREADABLE = (
@@ -178,6 +183,19 @@ class LogEvent(Enum):
         "user_id column stored counted",
         "A lane's counter differed from the task rows and was repaired; please report this bug.",
     )
+    DEPTH_DRIFT = (
+        ERROR,
+        "tasks",
+        (
+            "The depth of the whole queue was wrong by `tasks` and was repaired; please report this"
+            " bug."
+        ),
+    )
+    USER_STARVING = (
+        ERROR,
+        "user_id waited_seconds",
+        "A user whose tasks could run was not served; pools check again. Please report this bug.",
+    )
 
     BROKER_UNREACHABLE = (
         WARN,
@@ -185,8 +203,12 @@ class LogEvent(Enum):
         "Redis did not answer; no task is lost, because tasks are rows in Postgres.",
     )
     BROKER_BACK = (INFO, "seconds", "Redis answers again.")
-    DATABASE_UNREACHABLE = (ERROR, "error", "Postgres did not answer; the process keeps trying.")
-    DATABASE_BACK = (INFO, "seconds", "Postgres answers again.")
+    DATABASE_UNREACHABLE = (
+        ERROR,
+        "error",
+        "Postgres did not answer, or refused a statement; the process keeps trying.",
+    )
+    DATABASE_BACK = (INFO, "seconds", "Postgres answers again, and accepts statements.")
     WAKE_UP_FAILED = (
         DEBUG,
         "error",

@@ -30,6 +30,10 @@ T = TypeVar("T")
 HEARTBEATS_PER_LEASE = 3
 # The wait between two requests to a service that does not respond.
 RETRY_SECONDS = 2.0
+# How long the end of a run is reported to a service that does not respond.
+REPORT_SECONDS = 600.0
+# Progress is sent with a heartbeat soon, but not more often than this.
+PROGRESS_SECONDS = 1.0
 TICK_SECONDS = 0.05
 _log = logging.getLogger("overnight.agent")
 
@@ -188,6 +192,7 @@ class Agent:
             raised = error
         finally:
             ended.set()
+            context.wake_heartbeat.set()
             self._contexts.discard(context)
         outcome = outcome_of(output, raised, context.stop_reason)
         self._report(task, *report_of(context, outcome))
@@ -195,19 +200,31 @@ class Agent:
     def _send_heartbeats(
         self, context: AgentContext, task: ClaimedTask, ended: threading.Event
     ) -> None:
-        while not ended.wait(task.lease_seconds / HEARTBEATS_PER_LEASE):
+        interval = task.lease_seconds / HEARTBEATS_PER_LEASE
+        pause = min(PROGRESS_SECONDS, interval / 2)
+        while not ended.wait(pause):
+            context.wake_heartbeat.wait(interval - pause)
+            if ended.is_set():
+                return
+            context.wake_heartbeat.clear()
             context.send_heartbeat()
 
     def _report(self, task: ClaimedTask, action: str, fields: dict[str, object]) -> None:
-        """Report the end of a run, repeatedly until the service responds or the lease is over."""
-        lease_ends_at = time.monotonic() + task.lease_seconds
+        """Report the end of a run, repeatedly while the service does not respond.
+
+        After an outage the service still accepts the report if no other run took the task. An agent
+        that is stopped gives up when the lease is over.
+        """
+        ended_at = time.monotonic()
         while True:
             try:
                 self._client.call(calls.report(task.task_id, task.token, action, fields))
             except errors.StaleAttempt:
                 _log.warning("%s is held by another run; its result was discarded", task.task_id)
             except errors.OvernightError as error:
-                if is_temporary(error) and time.monotonic() < lease_ends_at:
+                passed = time.monotonic() - ended_at
+                longest = 0.0 if self._stop.is_set() else REPORT_SECONDS
+                if is_temporary(error) and passed < max(longest, task.lease_seconds):
                     time.sleep(RETRY_SECONDS)
                     continue
                 _log.warning("the result of %s could not be reported: %s", task.task_id, error)

@@ -5,7 +5,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Sequence
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, TypeVar, assert_never
 
 from overnight import errors
@@ -25,13 +25,16 @@ from overnight.handlers.outcome import (
 )
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
 from overnight.models.agents import Child, ClaimedTask
-from overnight.models.json_values import check_object
+from overnight.models.field_types import LONGEST_WAIT_SECONDS
+from overnight.models.json_values import check_object, storable_text
 from overnight.models.tasks import Task
 
 T = TypeVar("T")
 # The stop reason for each reply to a heartbeat that ends the run.
 STOP_REASONS = {"cancel": "cancelled", "budget": "budget", "hand_back": "window_closed"}
+# What the service accepts: longer texts of a handler are cut, so that its report is not refused.
 MAX_TEXT = 10_000
+MAX_NAME = 100
 # The stop reasons that a release may have on the wire; all others are sent as shutdown.
 RELEASE_REASONS = frozenset({"budget", "cancelled", "window_closed"})
 # What to report: the action of `calls.report`, and the fields of its body.
@@ -50,6 +53,7 @@ class AgentContext(Context):
             title=task.title,
             payload=task.payload,
             prompt=prompt if isinstance(prompt, str) else "",
+            spec=task.spec,
             attempt=task.attempt,
             max_attempts=task.max_attempts,
             epoch=task.epoch,
@@ -64,6 +68,8 @@ class AgentContext(Context):
         self._stop_reason: str | None = None
         self._unsent_progress: dict[str, Any] | None = None
         self._lock = Lock()
+        # Set when something should be reported before the next heartbeat is due.
+        self.wake_heartbeat = Event()
         self.cost_usd = 0.0
         self.tokens = {"input": 0, "output": 0}
 
@@ -123,25 +129,28 @@ class AgentContext(Context):
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
-        """Keep the report for the next heartbeat; raises ValueError if it cannot be stored."""
+        """Keep the report for a heartbeat soon; raises ValueError if it cannot be stored."""
         fields = without_none({"fraction": fraction, "message": message, **data})
         report = json.loads(json.dumps(check_object(fields)))
         with self._lock:
             self._unsent_progress = report
+        self.wake_heartbeat.set()
 
     def log(self, message: str, **fields: object) -> None:
         """Write one line to the agent's log, with the task's id."""
         _log.info("%s %s %s", self.task_id, message, fields or "")
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add to the costs; at the ceiling the run is asked to end."""
+        """Add to the costs and report them; the run is asked to end if a budget is used up."""
         check_cost(usd)
         with self._lock:
             self.cost_usd += usd
             self.tokens["input"] += input_tokens
             self.tokens["output"] += output_tokens
-        if usd > 0 and self.usd_left == 0:
-            self.stop("budget")
+        if usd > 0:
+            self.send_heartbeat()
+            if self.usd_left == 0:
+                self.stop("budget")
 
     @property
     def cost_fields(self) -> dict[str, Any]:
@@ -228,19 +237,19 @@ def report_of(context: AgentContext, outcome: Outcome) -> Report:
             return "complete", {"output": None, **without_none(body), **context.cost_fields}
         case HandlerFailed():
             body = {
-                "error": outcome.message[:MAX_TEXT],
-                "error_class": outcome.error_class,
-                "error_type": outcome.error_type,
-                "detail": outcome.detail[-MAX_TEXT:] or None,
+                "error": storable_text(outcome.message, MAX_TEXT),
+                "error_class": storable_text(outcome.error_class, MAX_NAME) or "error",
+                "error_type": storable_text(outcome.error_type, MAX_NAME),
+                "detail": storable_text(outcome.detail[-MAX_TEXT:], MAX_TEXT) or None,
                 "retryable": outcome.retryable,
-                "retry_after": outcome.retry_after,
+                "retry_after": _bounded_wait(outcome.retry_after),
             }
             return "fail", {**without_none(body), **context.cost_fields}
         case HandlerDeferred():
             body = {
-                "error": outcome.message[:MAX_TEXT],
+                "error": storable_text(outcome.message, MAX_TEXT),
                 "error_class": outcome.error_class,
-                "retry_after": outcome.after_seconds,
+                "retry_after": _bounded_wait(outcome.after_seconds),
             }
             return "fail", {**body, **context.cost_fields}
         case HandlerSuspended():
@@ -252,3 +261,7 @@ def report_of(context: AgentContext, outcome: Outcome) -> Report:
             return "release", {"reason": released, **context.cost_fields}
         case _:
             assert_never(outcome)
+
+
+def _bounded_wait(seconds: float | None) -> float | None:
+    return None if seconds is None else min(seconds, LONGEST_WAIT_SECONDS)

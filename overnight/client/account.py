@@ -27,6 +27,7 @@ from overnight.models.account import (
     TriggerCreate,
     TriggerDeleted,
     Usage,
+    UsageBreakdown,
     WindowRequest,
 )
 from overnight.models.dags import DagCreate
@@ -109,6 +110,11 @@ class UsageAndApprovals(Group[D]):
     def get(self) -> Call[Usage]:
         """Return the hours of this billing month and the money of this night."""
         return read(Usage, path("usage"))
+
+    @operation
+    def breakdown(self) -> Call[UsageBreakdown]:
+        """Return the hours of this billing month by day and by type of task."""
+        return read(UsageBreakdown, path("usage", "breakdown"))
 
     @iteration
     def ledger(self, *, limit: int | None = None) -> ItemSteps[LedgerLine]:

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from typing import Unpack
+from urllib.parse import quote
 
 import httpx2
 
@@ -11,6 +12,7 @@ from overnight.client.request_plan import ItemSteps, paginate
 from overnight.models.account import (
     ApprovalRequest,
     ApprovalResult,
+    Attempt,
     Notice,
     Pause,
     PauseState,
@@ -43,6 +45,7 @@ from overnight.models.admin import (
     UserLockWait,
     Worker,
 )
+from overnight.models.bulk import FilterFields
 from overnight.models.explain import Explanation
 from overnight.models.field_errors import validate
 from overnight.models.keys import CreatedApiKey, KeyCreate, KeyRotation, RevokedApiKey, UserApiKey
@@ -53,11 +56,15 @@ class Admin(Group[D]):
     """Operations of admins; the API answers 404 to the keys of other users."""
 
     @iteration
-    def users(self, *, limit: int | None = None) -> ItemSteps[UserDetail]:
-        """Yield all users, sorted by name."""
+    def users(
+        self, *, name_prefix: str | None = None, after: str | None = None, limit: int | None = None
+    ) -> ItemSteps[UserDetail]:
+        """Yield users, sorted by name: those whose names begin with a text, or follow a name."""
+        first = None if after is None else quote(after, safe="")
 
         def get_page(size: int, cursor: str | None) -> Call[Page[UserDetail]]:
-            return read_page(UserDetail, path("admin", "users"), limit=size, before=cursor)
+            where = {"name_prefix": name_prefix, "before": cursor or first}
+            return read_page(UserDetail, path("admin", "users"), limit=size, **where)
 
         yield from paginate(get_page, limit)
 
@@ -152,13 +159,13 @@ class Admin(Group[D]):
 
     @iteration
     def tasks(
-        self, user: str, *, status: str | None = None, limit: int | None = None
+        self, user: str, *, limit: int | None = None, **criteria: Unpack[FilterFields]
     ) -> ItemSteps[Task]:
-        """Yield the tasks of a user, newest first."""
+        """Yield the tasks of a user, newest first; the criteria are those of `tasks.list`."""
 
         def get_page(size: int, cursor: str | None) -> Call[Page[Task]]:
             at = path("admin", "tasks")
-            return read_page(Task, at, user=user, status=status, limit=size, before=cursor)
+            return read_page(Task, at, user=user, **criteria, limit=size, before=cursor)
 
         yield from paginate(get_page, limit)
 
@@ -171,6 +178,11 @@ class Admin(Group[D]):
     def task(self, task_id: str) -> Call[Task]:
         """Return a task of any user."""
         return read(Task, path("admin", "tasks", task_id))
+
+    @operation
+    def attempts(self, task_id: str, *, limit: int = 50) -> Call[list[Attempt]]:
+        """Return the latest claims of a task of any user."""
+        return read_list(Attempt, path("admin", "tasks", task_id, "attempts"), limit=limit)
 
     @operation
     def explain(self, task_id: str) -> Call[Explanation]:

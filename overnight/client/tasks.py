@@ -21,8 +21,9 @@ from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.request_plan import ItemSteps, PlanSteps, paginate
 from overnight.client.wait import wait_until_final
 from overnight.errors import TaskFailed, WaitTimedOut
-from overnight.models.account import Artifact, Attempt, EditFields, TaskChanges
+from overnight.models.account import Artifact, Attempt, EditFields, TaskChanges, TaskRetry
 from overnight.models.bulk import FilterFields
+from overnight.models.dags import DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.field_errors import validate
 from overnight.models.tasks import CancelResult, Event, Forecast, Task, TaskCreate, TaskFields
@@ -81,6 +82,23 @@ class Tasks(Group[D]):
         """Change a task that nobody has claimed; with an ETag, only if it is still that version."""
         body = validate(TaskChanges, changes)
         return send(Task, "PATCH", path("tasks", task_id), body, {"If-Match": etag})
+
+    @operation
+    def retry(
+        self,
+        task_id: str,
+        *,
+        changes: Mapping[str, Any] | None = None,
+        attempts: int | None = None,
+        note: str | None = None,
+    ) -> Call[DagRetried]:
+        """Run a dead-lettered or cancelled task again, with the tasks that ended because of it.
+
+        `changes` are applied first; `overnight.models.DeadLetterChanges` describes the fields.
+        """
+        fields = {"changes": changes, "attempts": attempts, "note": note}
+        body = validate(TaskRetry, without_none(fields))
+        return send(DagRetried, "POST", path("tasks", task_id, "retry"), body)
 
     @operation
     def attempts(self, task_id: str, *, limit: int = 50) -> Call[builtins.list[Attempt]]:

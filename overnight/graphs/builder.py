@@ -48,6 +48,7 @@ class StepFields(TypedDict, total=False):
     agent_name: str | None
     locks: "Sequence[str] | None"
     deadline_at: "datetime | None"
+    start_at: "datetime | None"
     tags: "Sequence[str] | None"
     max_cost_usd: float | None
     estimated_cost_usd: float | None

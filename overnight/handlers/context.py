@@ -35,6 +35,7 @@ class Context(ABC):
         title: str = "",
         payload: Mapping[str, Any] | None = None,
         prompt: str = "",
+        spec: Mapping[str, Any] | None = None,
         attempt: int = 1,
         max_attempts: int = 1,
         epoch: int = 1,
@@ -46,6 +47,7 @@ class Context(ABC):
         self.title = title
         self.payload: dict[str, Any] = dict(payload or {})
         self.prompt = prompt
+        self.spec: dict[str, Any] = dict(spec or {})
         self.attempt = attempt
         self.max_attempts = max_attempts
         self.epoch = epoch
@@ -58,6 +60,22 @@ class Context(ABC):
     def idempotency_key(self) -> str:
         """A key that is unique to this run, for services that must not act twice for it."""
         return f"{self.task_id}:{self.epoch}"
+
+    @property
+    def model(self) -> str | None:
+        """The model that this run should use, by the task's spec; None if the spec names none.
+
+        The first attempt uses `model`, else the first of `constraints.model_preferences`. Each
+        later attempt uses the next of `constraints.fallback_models`, in the end the last of them.
+        """
+        constraints = self.spec.get("constraints") or {}
+        fallbacks = constraints.get("fallback_models") or []
+        if self.attempt > 1 and fallbacks:
+            return str(fallbacks[min(self.attempt - 2, len(fallbacks) - 1)])
+        model = self.spec.get("model")
+        preferences = constraints.get("model_preferences") or []
+        chosen = model if isinstance(model, str) else next(iter(preferences), None)
+        return None if chosen is None else str(chosen)
 
     @property
     def cancelled(self) -> bool:
@@ -193,7 +211,7 @@ class Context(ABC):
     ) -> None:
         """Report the progress of the run; `fraction` is between 0 and 1.
 
-        The call does not block: the latest report is sent with the next heartbeat.
+        The call does not block: the latest report is sent within about a second.
         """
 
     @abstractmethod
@@ -204,7 +222,8 @@ class Context(ABC):
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add the cost of one model call; the sum counts even if the run fails later.
 
-        It is sent with the next heartbeat. At the ceiling, `stop_reason` becomes `budget`.
+        It is sent at once. When the call returns, `stop_reason` is `budget` if this cost used up
+        the budget of the task, of its graph or of the user's night.
         """
 
 

@@ -135,7 +135,7 @@ def _outcome_of_error(error: BaseException) -> Outcome:
         case Suspended(tasks=tasks):
             return HandlerSuspended(tuple(tasks))
         case Snooze() | RateLimited():
-            return HandlerDeferred(error.after_seconds, error.error_class, error_text(error))
+            return HandlerDeferred(error.after_seconds, _error_class(error), error_text(error))
         case Retry():
             return _failure(error, retryable=True, retry_after=error.after_seconds)
         case Fail():
@@ -148,15 +148,19 @@ def _failure(
     error: BaseException, *, retryable: bool | None = None, retry_after: float | None = None
 ) -> HandlerFailed:
     """Describe an exception; any exception may carry its own `error_class`."""
-    error_class = getattr(error, "error_class", None)
     return HandlerFailed(
-        error_class if isinstance(error_class, str) and error_class else "error",
+        _error_class(error),
         error_text(error),
         type(error).__name__,
         _traceback(error),
         retryable,
         retry_after,
     )
+
+
+def _error_class(error: BaseException) -> str:
+    error_class = getattr(error, "error_class", None)
+    return error_class if isinstance(error_class, str) and error_class else "error"
 
 
 def _traceback(error: BaseException) -> str:

@@ -33,9 +33,13 @@ _handlers: dict[str, Handler] = {}
 def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:  # noqa: A002 - the name on the wire
     """Register the decorated function for tasks of this type, and return it unchanged.
 
-    The function takes one `Context` and returns a JSON value. Raises TypeError for a function
-    with another signature, and DuplicateHandler if another function has the type already.
+    The function takes one `Context` and returns a JSON value. Raises TypeError without a type and
+    for a function with another signature, and DuplicateHandler if another function has the type
+    already.
     """
+    if not isinstance(type, str):
+        name = getattr(type, "__name__", repr(type))
+        raise TypeError(f'@handler needs the type of task: write @handler("{name}")')
     if not type or type != type.strip():
         raise ValueError(f"a handler's type is a name such as 'echo', not {type!r}")
 

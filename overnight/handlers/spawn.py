@@ -8,7 +8,7 @@ from typing import Any, Literal
 from overnight.errors import InvalidRequest
 from overnight.models.field_errors import validate
 from overnight.models.json_values import check_json, check_text
-from overnight.models.tasks import TaskCreate
+from overnight.models.tasks import TaskBody
 
 MAX_KEY_LENGTH = 100
 # The key of a spawn without one is this prefix and the number of the call, from 1.
@@ -22,7 +22,7 @@ class ChildRequest:
     """A child that a handler wants to spawn."""
 
     key: str
-    task: TaskCreate
+    task: TaskBody
     depends_on: Sequence[str] = ()
 
     @property
@@ -44,7 +44,7 @@ def child_request(key: str, depends_on: Sequence[str], fields: Mapping[str, Any]
     if "idempotency_key" in fields:
         raise InvalidRequest("idempotency_key", "a child is identified by its key", legal="key=…")
     values = {name: value for name, value in fields.items() if value is not None}
-    return ChildRequest(key, validate(TaskCreate, values), tuple(depends_on))
+    return ChildRequest(key, validate(TaskBody, values), tuple(depends_on))
 
 
 def check_key(key: str) -> str:

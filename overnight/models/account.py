@@ -1,7 +1,7 @@
 """Models of attempts, artifacts, dead letters, usage, locks, pauses, approvals and triggers."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypedDict
 
 from pydantic import ConfigDict, Field
@@ -41,6 +41,9 @@ class Attempt(ResponseModel):
     spent: bool = Field(description="Whether it counts against max_attempts.")
     error_class: str | None = Field(None, description="The error class, if it failed.")
     error: str | None = Field(None, description="The error message, if it failed.")
+    detail: str | None = Field(
+        None, description="More about the error, such as the traceback of the handler."
+    )
     cost_usd: float = Field(description="The cost in US dollars.")
     tokens_used: dict[str, Any] = Field(
         default_factory=dict, description="Tokens that model calls used, as the run reported."
@@ -76,6 +79,8 @@ class DeadLetter(ResponseModel):
     dag_id: str = Field(description="The id of the task's graph.")
     title: str = Field(description="The title.")
     type: str = Field(description="The type of the task.")
+    task_type: str = Field("", description="The same as type.")
+    agent_name: str | None = Field(None, description="The agent that must run the task, if any.")
     payload: dict[str, Any] = Field(description="The payload that the handler received.")
     attempts: int = Field(description="The number of runs that spent an attempt.")
     failure_reason: str | None = Field(None, description="The error class of the last failure.")
@@ -89,6 +94,7 @@ class DeadLetter(ResponseModel):
         description="Whether the task seems to crash the processes that run it."
     )
     dead_lettered_at: datetime = Field(description="When the task was dead-lettered.")
+    reviewed: bool = Field(default=False, description="Whether somebody has resolved it.")
     resolution: str | None = Field(None, description="retry, cancel or modify_and_retry.")
     resolved_at: datetime | None = Field(None, description="When the dead letter was resolved.")
     resolved_by: str | None = Field(None, description="Who resolved the dead letter.")
@@ -162,6 +168,22 @@ class DeadLetterChanges(TaskChanges):
     spec: JsonObject | None = Field(None, description="The new spec; it replaces the old one.")
 
 
+class TaskRetry(RequestModel):
+    """Options of a retry; without a body the task runs again as it was."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"changes": {"payload": {"pages": 3}}, "attempts": 1}]}
+    )
+
+    note: Note = Field("", description="A note that is stored with the task's dead letter.")
+    attempts: WholeNumber = Field(
+        3, ge=1, le=100, description="How many further attempts the task gets."
+    )
+    changes: DeadLetterChanges | None = Field(
+        None, description="Changes of the task before it runs again."
+    )
+
+
 class ResolveRequest(RequestModel):
     """How to resolve a dead letter."""
 
@@ -213,6 +235,29 @@ class Usage(ResponseModel):
     hours_reserved: float = Field(description="The hours reserved for running tasks.")
     hours_limit: float | None = Field(None, description="The limit of hours; null means no limit.")
     night: NightUsage = Field(description="The money of this night.")
+
+
+class DayUsage(ResponseModel):
+    """The hours that were charged on one day."""
+
+    day: date = Field(description="The day, in UTC.")
+    hours: float = Field(description="The hours charged, less those refunded.")
+    runs: int = Field(description="How many runs were charged.")
+
+
+class TypeUsage(ResponseModel):
+    """The hours that were charged for tasks of one type."""
+
+    type: str | None = Field(None, description="The type; null for corrections by an admin.")
+    hours: float = Field(description="The hours charged, less those refunded.")
+    runs: int = Field(description="How many runs were charged.")
+
+
+class UsageBreakdown(ResponseModel):
+    """The hours of this billing month by day and by type of task."""
+
+    days: list[DayUsage] = Field(description="By day, the earliest first.")
+    types: list[TypeUsage] = Field(description="By type, the most hours first.")
 
 
 class LedgerLine(ResponseModel):
@@ -286,16 +331,22 @@ class PauseState(ResponseModel):
 
 
 class Approval(ResponseModel):
-    """A task that has used up a budget and waits for an approval."""
+    """A task that asks for a larger budget, because the budget cannot pay its next run."""
 
     task_id: str = Field(description="The task's id.")
     title: str = Field(description="The title.")
     type: str = Field(description="The type of the task.")
-    budget: str = Field(description="The budget that is used up: task, dag or night.")
+    budget: str = Field(description="The budget that does not suffice: task, dag or night.")
+    needs_usd: float = Field(0.0, description="The expected cost of its next run.")
     spent_usd: float = Field(description="The money spent, in US dollars.")
     limit_usd: float | None = Field(None, description="The limit of the budget.")
     cost_usd: float = Field(description="The cost of the task so far.")
     since: datetime = Field(description="When it began to wait.")
+    raised_by: Literal["owner", "operator"] = Field(
+        "operator",
+        description="Who can raise the budget: an operator if an operator set it, else the owner"
+        " too.",
+    )
     error: str | None = Field(None, description="The last error message of its run.")
 
 

@@ -106,7 +106,7 @@ class UserDetail(Me):
 
     max_concurrent_agents: int = Field(description="Number of tasks that may run at the same time.")
     max_task_duration_minutes: int = Field(description="Longest duration of one run, in minutes.")
-    monthly_agent_hours_limit: float | None = Field(
+    monthly_agent_hours_limit: int | None = Field(
         None, description="Hours per month; null is no limit."
     )
     monthly_agent_hours_used: float = Field(description="Hours used in this billing month.")
@@ -145,6 +145,7 @@ class AuditEntry(ResponseModel):
 
     at: datetime = Field(description="When it was done.")
     actor: str = Field(description="Who did it: user: and an id, or human: and a login name.")
+    actor_name: str | None = Field(None, description="The name of that user, if it was one.")
     via: str = Field(description="The process that did it.")
     key_id: str | None = Field(None, description="Id of the API key that was used, if any.")
     act: str = Field(description="What was done.")

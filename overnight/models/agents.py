@@ -7,7 +7,7 @@ from pydantic import AfterValidator, Field
 
 from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.field_types import (
-    DAY_SECONDS,
+    LONGEST_WAIT_SECONDS,
     JsonObject,
     Number,
     ShortText,
@@ -15,7 +15,7 @@ from overnight.models.field_types import (
     WholeNumber,
 )
 from overnight.models.json_values import check_characters, check_json
-from overnight.models.tasks import TaskCreate
+from overnight.models.tasks import TaskBody
 
 JsonValue = Annotated[Any, AfterValidator(check_json)]
 MOST_USD = 1_000_000
@@ -215,7 +215,7 @@ class RunFailure(RunCost):
     retry_after: Number | None = Field(
         None,
         ge=0,
-        le=7 * DAY_SECONDS,
+        le=LONGEST_WAIT_SECONDS,
         description="The seconds to wait before the next run; with rate_limit or snooze no"
         " attempt is spent.",
     )
@@ -252,7 +252,7 @@ class SuspendRequest(RunCost):
 class SpawnRequest(RequestModel):
     """A child of the running task; the same key again returns the existing child."""
 
-    task: TaskCreate = Field(description="The fields of the child.")
+    task: TaskBody = Field(description="The fields of the child.")
     key: Annotated[Text, Field(min_length=1, max_length=100)] | None = Field(
         None,
         description="A key that is unique among the task's children; without one, each call"

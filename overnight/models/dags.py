@@ -22,7 +22,7 @@ from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.enums import TaskStatus
 from overnight.models.field_types import Instant, Number, Text
 from overnight.models.json_values import check_text
-from overnight.models.tasks import TaskCreate
+from overnight.models.tasks import TaskBody
 
 # Larger than any deployment's limit; that limit is checked by the service.
 MOST_TASKS = 100_000
@@ -98,7 +98,7 @@ class DagEdge(RequestModel):
 
 
 def _accept_one_item(schema: dict[str, Any]) -> None:
-    """Describe that one item is accepted in place of a list, too."""
+    """Change the schema of a list so that it also allows a single item."""
     kept: dict[str, Any] = {
         name: schema.pop(name) for name in ("description", "default") if name in schema
     }
@@ -107,8 +107,8 @@ def _accept_one_item(schema: dict[str, Any]) -> None:
     schema.update(kept, anyOf=[whole, whole["items"]])
 
 
-class DagTask(TaskCreate):
-    """One task of a graph: the fields of TaskCreate, a name, and dependencies."""
+class DagTask(TaskBody):
+    """One task of a graph: the fields of TaskBody, a name, and dependencies."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"name": "build", "title": "build the site"}]}

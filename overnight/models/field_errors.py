@@ -87,7 +87,8 @@ def message_of(error: Mapping[str, Any]) -> str:
     >>> message_of({"type": "less_than_equal", "msg": "Input should be less than or equal to 4"})
     'is too large'
     """
-    if error["type"] == "too_short" and not (error.get("ctx") or {}).get("actual_length", 1):
+    is_short = error["type"] in ("too_short", "string_too_short")
+    if is_short and (error.get("ctx") or {}).get("min_length") == 1:
         return "is empty"
     return MESSAGES.get(error["type"], str(error["msg"]).removeprefix("Value error, "))
 
@@ -112,8 +113,17 @@ def unknown_name(name: object, legal: Collection[str], noun: str = "field") -> s
     >>> unknown_name("titel", ["title", "type"])
     'is not a known field; did you mean title?'
     """
-    nearest = difflib.get_close_matches(str(name), list(legal), n=1, cutoff=0.0)
-    return f"is not a known {noun}" + (f"; did you mean {nearest[0]}?" if nearest else "")
+    nearest = nearest_name(name, legal)
+    return f"is not a known {noun}" + (f"; did you mean {nearest}?" if nearest else "")
+
+
+def nearest_name(name: object, legal: Collection[str]) -> str | None:
+    """Return the legal name that is most similar to `name`; None if there is no legal name.
+
+    >>> nearest_name("titel", ["title", "type"])
+    'title'
+    """
+    return next(iter(difflib.get_close_matches(str(name), sorted(legal), n=1, cutoff=0.0)), None)
 
 
 def legal_values(path: Sequence[str | int], schema: Schema) -> str:

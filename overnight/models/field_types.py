@@ -10,6 +10,9 @@ from overnight.models.json_values import check_object, check_text
 
 WEEK_SECONDS = 7 * 24 * 3600
 DAY_SECONDS = 24 * 3600
+# The longest wait before a next run that a handler or agent can ask for. A longer one is mostly a
+# mistake of units: milliseconds for seconds.
+LONGEST_WAIT_SECONDS = 30 * DAY_SECONDS
 
 
 def _check_year(instant: datetime) -> datetime:

@@ -26,6 +26,15 @@ def check_characters(text: str) -> str:
     return text
 
 
+def storable_text(text: str, limit: int) -> str:
+    r"""Return the text without NUL, with `?` for halves of surrogate pairs, and cut at `limit`.
+
+    >>> storable_text("a\x00b\ud800", 10)
+    'ab?'
+    """
+    return text.replace("\x00", "")[:limit].encode(errors="replace").decode()
+
+
 def check_object(value: dict[str, Any]) -> dict[str, Any]:
     """Return the object; raises ValueError if it is too large or cannot be stored unchanged."""
     for path, inner in _walk(value):

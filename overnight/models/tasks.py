@@ -80,8 +80,28 @@ class RetryPolicy(RequestModel):
     )
 
 
-class TaskCreate(RequestModel):
-    """A task to create; only the title is required."""
+class Constraints(RequestModel):
+    """The object `constraints` in a task's spec; its limits apply like the task's own fields."""
+
+    max_cost_usd: Number | None = Field(
+        None, ge=0, le=999_999, description="The same as max_cost_usd of the task."
+    )
+    max_duration_sec: WholeNumber | None = Field(
+        None, ge=1, le=WEEK_SECONDS, description="The same as timeout_seconds of the task."
+    )
+    required_capabilities: tuple[ShortText, ...] = Field(
+        (), max_length=20, description="More capabilities that a worker must offer."
+    )
+    model_preferences: tuple[ShortText, ...] = Field(
+        (), max_length=20, description="The models to use, the best first; see ctx.model."
+    )
+    fallback_models: tuple[ShortText, ...] = Field(
+        (), max_length=20, description="The models of the second and later attempts."
+    )
+
+
+class TaskBody(RequestModel):
+    """The fields of every new task; only the title is required."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"title": "say hello", "payload": {"hello": "world"}}]},
@@ -98,7 +118,11 @@ class TaskCreate(RequestModel):
         description="The project; by default tasks of one project do not run at the same time.",
     )
     priority: WholeNumber = Field(
-        3, ge=1, le=4, description="1 critical, 2 high, 3 normal, 4 low; lower is more urgent."
+        3,
+        ge=1,
+        le=4,
+        description="1 critical, 2 high, 3 normal, 4 low; lower is more urgent. The service may"
+        " have another default.",
     )
     priority_score: WholeNumber | None = Field(
         None,
@@ -127,7 +151,9 @@ class TaskCreate(RequestModel):
     )
     spec: JsonObject = Field(
         default_factory=dict,
-        description="Options of the runner (model, env, …); same limits as payload.",
+        description="Options of the runner (model, env, …); same limits as payload. Its object"
+        " constraints may have max_cost_usd, max_duration_sec, required_capabilities,"
+        " model_preferences and fallback_models.",
     )
     timeout_seconds: WholeNumber | None = Field(
         None,
@@ -175,7 +201,15 @@ class TaskCreate(RequestModel):
         None, description="An orchestrator may spawn tasks for agents other than its own."
     )
     deadline_at: Instant | None = Field(
-        None, description="The task fails if it has not started by then; with a UTC offset."
+        None,
+        validation_alias=AliasChoices("deadline_at", "deadline"),
+        description="The task fails if it has not started by then; with a UTC offset.",
+    )
+    start_at: Instant | None = Field(
+        None,
+        validation_alias=AliasChoices("start_at", "available_at"),
+        description="The task waits until then; with a UTC offset. A time that has passed has no"
+        " effect.",
     )
     tags: tuple[ShortText, ...] = Field((), max_length=50, description="Tags for searching.")
     max_cost_usd: Number | None = Field(
@@ -192,7 +226,8 @@ class TaskCreate(RequestModel):
         " default is max_cost_usd.",
     )
     created_by: Creator | None = Field(
-        None, description="Who creates it: human:NAME, agent:NAME or cron:NAME."
+        None,
+        description="Who creates it: human:NAME, agent:NAME or cron:NAME; the caller if left out.",
     )
     source: Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")] = Field(
         "api", description="The source: api, cli, web, scheduler."
@@ -211,6 +246,16 @@ class TaskCreate(RequestModel):
         if self.prompt is not None and "prompt" in self.spec:
             raise ValueError("prompt is given twice: as a field and in spec")
         return self
+
+
+class TaskCreate(TaskBody):
+    """A task to create; only the title is required."""
+
+    depends_on: tuple[ShortText, ...] = Field(
+        (),
+        max_length=1000,
+        description="Ids of tasks that must complete first; the task joins their graph.",
+    )
 
 
 class ChildFields(TypedDict, total=False):
@@ -233,6 +278,7 @@ class ChildFields(TypedDict, total=False):
     context_refs: Sequence[str] | None
     role: Literal["orchestrator"] | None
     deadline_at: datetime | None
+    start_at: datetime | None
     tags: Sequence[str] | None
     max_cost_usd: float | None
     estimated_cost_usd: float | None
@@ -246,6 +292,7 @@ class TaskFields(ChildFields, total=False):
     type: str | None
     idempotency_key: str | None
     workflow_id: str | None
+    depends_on: Sequence[str] | None
 
 
 class TaskResponse(ResponseModel):
@@ -305,6 +352,7 @@ class TaskResponse(ResponseModel):
     deadline_at: datetime | None = Field(
         None, description="The task fails if it has not started by then."
     )
+    start_at: datetime | None = Field(None, description="The task does not start before.")
     estimated_cost_usd: float | None = Field(
         None, description="The expected cost of a run; null means max_cost_usd."
     )
@@ -321,6 +369,12 @@ class TaskResponse(ResponseModel):
     lease_owner: str | None = Field(None, description="The worker that holds it now.")
     lease_expires_at: datetime | None = Field(
         None, description="When that worker's lease ends unless a heartbeat renews it."
+    )
+
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="In the response to a create: what may keep the task from running, for instance"
+        " that no worker has a handler for its type.",
     )
 
     @property
@@ -369,7 +423,7 @@ class QueueStatus(ResponseModel):
     max_concurrent: int = Field(description="The maximum number of running tasks.")
     can_start_more: bool = Field(description="Whether another task could start now.")
     monthly_hours_used: float = Field(description="The hours used in this billing month.")
-    monthly_hours_limit: float | None = Field(
+    monthly_hours_limit: int | None = Field(
         None, description="The limit of hours; null means no limit."
     )
     held_by: list[QueueBlock] = Field(
@@ -383,7 +437,7 @@ class UserLimits(ResponseModel):
     plan: PlanTier = Field(description="The user's plan.")
     max_concurrent_agents: int = Field(description="The maximum number of running tasks.")
     max_task_duration_minutes: int = Field(description="The time limit of one run.")
-    monthly_agent_hours_limit: float | None = Field(
+    monthly_agent_hours_limit: int | None = Field(
         None, description="The hours per billing month; null means no limit."
     )
     monthly_agent_hours_used: float = Field(description="The hours used in this billing month.")
@@ -450,7 +504,7 @@ class PlanEdge(RequestModel):
 class PlanRequest(RequestModel):
     """A batch of tasks to simulate."""
 
-    tasks: tuple[TaskCreate, ...] = Field(min_length=1, max_length=1000, description="The tasks.")
+    tasks: tuple[TaskBody, ...] = Field(min_length=1, max_length=1000, description="The tasks.")
     edges: tuple[PlanEdge, ...] = Field((), max_length=10_000, description="The dependencies.")
     by_at: Instant | None = Field(None, description="The time by which they should be done.")
 

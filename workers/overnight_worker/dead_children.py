@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -17,21 +18,26 @@ from overnight_worker.shutdown import SHUTDOWN_FLAG
 
 # The main loop stands still during each try, so the pause between tries grows.
 FIRST_PAUSE_SECONDS: Final = 2.0
-LONGEST_PAUSE_SECONDS: Final = 30.0
+# After an outage the reaper waits for one lease, in which these tries must come first.
+TRIES_PER_LEASE: Final = 3
 
 
 @dataclass(eq=False)
 class UnsettledDeath:
-    """The claims of one dead process that are not settled yet, and when to try again."""
+    """The claims of one dead process that are not settled yet, and when to try again.
+
+    `died_at` and `due` are instants of the monotonic clock.
+    """
 
     orphaned: OrphanedClaims
+    died_at: float
     due: float = 0.0
     pause: float = FIRST_PAUSE_SECONDS
 
-    def postpone(self, now: float) -> None:
-        """Set the next try; the pause doubles each time."""
-        self.due = now + self.pause
-        self.pause = min(self.pause * 2, LONGEST_PAUSE_SECONDS)
+    def postpone(self, now: float, longest_pause: float) -> None:
+        """Set the next try; the pause doubles each time, up to the longest."""
+        self.due = now + min(self.pause, longest_pause)
+        self.pause *= 2
 
 
 class DeadChildren:
@@ -43,7 +49,11 @@ class DeadChildren:
 
     def collect(self) -> None:
         """Take over the claims of dead processes, before new processes reuse their records."""
-        self._unsettled += map(UnsettledDeath, self._registry.collect_orphaned_claims())
+        now = time.monotonic()
+        self._unsettled += [
+            UnsettledDeath(orphaned, died_at=now)
+            for orphaned in self._registry.collect_orphaned_claims()
+        ]
 
     def settle(self, settings: Settings) -> None:
         """Settle the claims of dead processes; a claim that cannot be settled delays no other."""
@@ -54,7 +64,7 @@ class DeadChildren:
             return
         fault("dead_children.before_settle")
         for death in due:
-            death.postpone(now)
+            death.postpone(now, settings.lease_seconds / TRIES_PER_LEASE)
 
         def settle_due(db: Db) -> None:
             for death in due:
@@ -68,7 +78,11 @@ class DeadChildren:
         taken_away = orphaned.taken_away or SHUTDOWN_FLAG.is_set
         try:
             settle_runs_of_dead_process(
-                db, orphaned.claims, handling=orphaned.in_handler, taken_away=taken_away
+                db,
+                orphaned.claims,
+                handling=orphaned.in_handler,
+                taken_away=taken_away,
+                dead_for=timedelta(seconds=time.monotonic() - death.died_at),
             )
         except SQLAlchemyError as error:
             emit(LogEvent.DATABASE_UNREACHABLE, error=error)

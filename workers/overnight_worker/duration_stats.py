@@ -4,9 +4,7 @@ import json
 import time
 from math import ceil
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from overnight_server.store.db import DatabaseUnreachable, Db
+from overnight_server.store.db import DATABASE_ERRORS, Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import get
 
@@ -52,5 +50,5 @@ class DurationStats:
                     statement("record_durations"), {"durations": json.dumps(rows)}
                 )
             )
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
+        except DATABASE_ERRORS as error:
             _log.debug("a report of run durations was lost", error=error)

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from overnight.handlers.outcome import outcome_of
 from overnight.handlers.registry import registered
 from overnight_server.dispatch.celery_settings import EXECUTE
@@ -15,7 +13,7 @@ from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Result, WaitingForTasks
 from overnight_server.fault_points import fault
 from overnight_server.outcome.start import start_all
-from overnight_server.store.db import DatabaseUnreachable
+from overnight_server.store.db import DATABASE_ERRORS
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
@@ -51,8 +49,8 @@ def execute(*arguments: object) -> None:
 def carry_out(resources: WorkerResources, claims: Sequence[Claim]) -> None:
     """Start the claims, run their handlers one after the other, and record the results.
 
-    After quick tasks the slot goes on with the next tasks that the gate gives it, and with those
-    that arrive while it listens. Without claims it listens at once.
+    For a limited time the slot then goes on with the next tasks that the gate gives it, and with
+    those that arrive while it listens. Without claims it listens at once.
     """
     slot_loop = SlotLoop(resources)
     start_requested_at = time.monotonic()
@@ -91,7 +89,7 @@ def start(resources: WorkerResources, claims: Sequence[Claim]) -> list[Run]:
     """
     try:
         runs = start_all(resources.db, claims, holder=WORKER_ID, lease=_lease(resources))
-    except (DatabaseUnreachable, SQLAlchemyError) as error:
+    except DATABASE_ERRORS as error:
         emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         give_up_by(resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
         return []
@@ -126,11 +124,11 @@ def run_bundle(
     bundle = Bundle(resources.db, runs)
     CLAIM_REGISTRY.set_claims([run.claim for run in runs])
     for run in iter(bundle.next_run, None):
-        active = _activate(resources, run, bundle, start_requested_at)
+        active = _activate(resources, run, bundle, start_requested_at, lease)
         lease.begin_run(active)
         bundle.add_result(run, run_handler(resources, active))
     lease.end_run()
-    next_claim = slot_loop.continue_after(active.run, active.started_at)
+    next_claim = slot_loop.continue_after(active.run)
     return bundle.record(deadline=active.stop_policy.trusted_until, next_claim=next_claim)
 
 
@@ -142,7 +140,7 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
     handler = registered().get(run.type)
     if handler is None:
         emit(LogEvent.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
-        return missing_handler_result(run, tuple(sorted(registered())))
+        return missing_handler_result()
     started_at = time.monotonic()
     fault("execute.before_handler")
     output, raised = call_handler(handler, active.context)
@@ -159,13 +157,19 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
 
 
 def _activate(
-    resources: WorkerResources, run: Run, bundle: Bundle, start_requested_at: float
+    resources: WorkerResources, run: Run, bundle: Bundle, start_requested_at: float, lease: Lease
 ) -> ActiveRun:
     limits = TimeLimits.of(resources.settings, granted=run.granted_seconds)
     policy = StopPolicy(
         limits, start_requested_at=start_requested_at, run_started_at=time.monotonic()
     )
-    context = RunContext(run, deadline=policy.deadline, graph=RunGraph(resources, run))
+    context = RunContext(
+        run,
+        deadline=policy.deadline,
+        graph=RunGraph(resources, run),
+        send_progress=lease.send_progress,
+        send_cost=lease.send_cost,
+    )
     return ActiveRun(run, context, policy, bundle)
 
 

@@ -59,15 +59,22 @@ class ActiveRun:
 
 
 def end_by_force(
-    active: ActiveRun, reason: StopReason, *, on_settled: Callable[[], None]
+    active: ActiveRun,
+    reason: StopReason,
+    *,
+    on_settled: Callable[[], None],
+    is_unreachable: bool = False,
 ) -> NoReturn:
     """Kill the programs of a run, record how the run ended, and exit this process.
 
+    With `is_unreachable`, Postgres did not answer the last heartbeat: if the lease ends for that
+    reason, the deployment is at fault, and the run is given back when Postgres answers again.
     Recording may take FINAL_RECORD_SECONDS; then the process exits without it, and the main process
     of the worker settles the claim. `on_settled` is called when the end is recorded.
     """
     # First of all, because the watchdog may act at any moment.
-    CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY)
+    is_outage = reason is StopReason.LOST and is_unreachable
+    CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY or is_outage)
     emit(LogEvent.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
     fault("lease.before_force")
     _kill_child_processes()
@@ -103,7 +110,7 @@ class ProcessWatchdog:
 
     def __init__(self, lease_seconds: float) -> None:
         self._armed_for = -math.inf
-        # Short leases, as in tests, share a setting that is right to less.
+        # With a short lease, as in tests, one setting of the timer serves for less time.
         self._shared = min(SHARED_SECONDS, lease_seconds / SHARED_PARTS)
         self._far = lease_seconds / 2
 

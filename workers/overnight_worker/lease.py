@@ -1,8 +1,9 @@
 """Keeps the lease of a run with heartbeats, and ends the run when it may not go on.
 
 Threads beside the handler: the heartbeat thread writes to Postgres and may wait for it; the stop
-thread waits for nothing and ends runs. A run that lasts gets a third one, which waits for cancels
-on Redis and wakes the heartbeat thread. `force_stop` ends the process of a run that does not stop.
+thread waits for nothing and ends runs. A run longer than SLOW_SECONDS gets a third one, which waits
+for cancels on Redis and wakes the heartbeat thread. `force_stop` ends the process of a run that
+does not stop.
 """
 
 import math
@@ -15,10 +16,8 @@ from threading import Lock, Thread
 from types import TracebackType
 from typing import Final, Self
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
-from overnight_server.store.db import DatabaseUnreachable, Db
+from overnight_server.store.db import DATABASE_ERRORS, Db
 from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.wake import WakeUpListener
 from overnight_worker.claim_registry import CLAIM_REGISTRY
@@ -30,8 +29,11 @@ from overnight_worker.stop_policy import StopReason
 TICK_SECONDS: Final = 0.1
 # A run that takes longer releases the others of its bundle, and listens for cancels.
 SLOW_SECONDS: Final = 0.5
-# However many tasks are cancelled, a process sends an early heartbeat at most this often.
+# Cancels and progress cause early heartbeats, at least this many seconds apart. A reported cost is
+# always sent at once.
 EARLY_HEARTBEAT_SECONDS: Final = 0.5
+# How long a handler that reports a cost waits at most until the budgets are checked.
+COST_ANSWER_SECONDS: Final = 5.0
 STOP_REASONS: Final = {
     HeartbeatAnswer.LOST: StopReason.LOST,
     HeartbeatAnswer.CANCEL: StopReason.CANCELLED,
@@ -43,7 +45,8 @@ STOP_REASONS: Final = {
 class Lease:
     """Keeps the claims of a message while their handlers run; used as a context.
 
-    The runs of a message follow each other under one lease. When a run of a bundle is slow, the
+    The runs of one message are executed one after the other, and one Lease object keeps all their
+    claims. When a run of a bundle is slow, the
     others are given back. So only two kinds of claims need heartbeats: that of the current run,
     and those of finished runs until they are recorded.
     """
@@ -69,6 +72,9 @@ class Lease:
         self._deciding = Lock()
         self._over = Flag()
         self._heartbeat_wanted = Flag()
+        self._awaiting_answer: SimpleQueue[Flag] = SimpleQueue()
+        # Whether Postgres did not answer the last heartbeat.
+        self._is_unreachable = False
         self._watchdog = ProcessWatchdog(lease.total_seconds())
         self._answers: SimpleQueue[tuple[ActiveRun, float, HeartbeatAnswer]] = SimpleQueue()
         self._threads = [
@@ -96,6 +102,20 @@ class Lease:
         while self._releasing:
             self._releasing.pop().join()
 
+    def send_progress(self) -> None:
+        """Send a heartbeat soon, because the current run has reported progress."""
+        self._heartbeat_wanted.set()
+
+    def send_cost(self) -> None:
+        """Send what the current run has cost, and wait until the budgets are checked.
+
+        If Postgres does not answer, the handler goes on, and the next heartbeat sends the cost.
+        """
+        answered = Flag()
+        self._awaiting_answer.put(answered)
+        self._heartbeat_wanted.set()
+        answered.wait(COST_ANSWER_SECONDS)
+
     def go_idle(self) -> None:
         """Send no more heartbeats and disarm the watchdog: the process holds no claim."""
         self.end_run()
@@ -113,7 +133,7 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the threads; the runs are recorded or given up."""
+        """End the threads. By now every run is recorded or given up."""
         self.go_idle()
         self._over.set()
         self._heartbeat_wanted.set()
@@ -133,13 +153,25 @@ class Lease:
         policy.check(now, shutting_down=SHUTDOWN_FLAG.is_set)
         if active.context.at_ceiling:
             policy.request_stop(StopReason.BUDGET, now)
-        if policy.reason is None:
-            return
-        if policy.reason != active.context.stop_reason:
+        self._request_stop(active)
+        if (
+            policy.reason is not None
+            and policy.forced_end_at is not None
+            and now >= policy.forced_end_at
+        ):
+            end_by_force(
+                active,
+                policy.reason,
+                on_settled=self._on_settled,
+                is_unreachable=self._is_unreachable,
+            )
+
+    def _request_stop(self, active: ActiveRun) -> None:
+        """Show the handler the reason to stop, if there is one that it does not see yet."""
+        policy = active.stop_policy
+        if policy.reason is not None and policy.reason != active.context.stop_reason:
             active.context.stop(policy.reason)
             self._watchdog.arm(policy.watchdog_at)
-        if policy.forced_end_at is not None and now >= policy.forced_end_at:
-            end_by_force(active, policy.reason, on_settled=self._on_settled)
 
     def _apply_answers(self) -> None:
         """Apply the answers to heartbeats that came since the last tick."""
@@ -166,9 +198,11 @@ class Lease:
             active, now = self._latest, time.monotonic()
             if active is not previous:
                 previous, due = active, active.started_at + self._interval if active else math.inf
+            waiting: list[Flag] = []
             if is_early:
                 self._heartbeat_wanted.clear()
-                due = min(due, max(now, sent_at + EARLY_HEARTBEAT_SECONDS))
+                waiting = self._handlers_that_wait()
+                due = now if waiting else min(due, max(now, sent_at + EARLY_HEARTBEAT_SECONDS))
             if active is None:
                 continue
             if now - active.started_at >= SLOW_SECONDS:
@@ -181,11 +215,31 @@ class Lease:
                     active is not self._current or self._heartbeat(active, now)
                 ) and self._extend_unrecorded(active)
                 due = now + (self._interval if is_sent else self._interval / 4)
+                self._answer(active, waiting)
+
+    def _handlers_that_wait(self) -> list[Flag]:
+        """Return the flags of handler threads that wait until their cost is sent."""
+        waiting = []
+        while not self._awaiting_answer.empty():
+            waiting.append(self._awaiting_answer.get_nowait())
+        return waiting
+
+    def _answer(self, active: ActiveRun, waiting: list[Flag]) -> None:
+        """Apply the answer to a heartbeat now, so that handlers that waited for it see a stop."""
+        if not waiting:
+            return
+        with self._deciding:
+            self._apply_answers()
+            if active is self._current:
+                self._request_stop(active)
+        for answered in waiting:
+            answered.set()
 
     def _seconds_until(self, due: float) -> float:
         """Return how long the heartbeat thread may sleep."""
         active = self._current
-        # Somebody has to see that a run is slow: it releases its bundle, and listens for cancels.
+        # This thread must notice a slow run in time, to release the rest of its bundle and to start
+        # listening for cancels.
         must_check = active is None or active.bundle.has_others or self._cancel_listener is not None
         sleep = SLOW_SECONDS if must_check else self._interval
         return max(0.0, min(due - time.monotonic(), sleep))
@@ -223,7 +277,7 @@ class Lease:
         try:
             for claim in active.bundle.unrecorded_claims:
                 heartbeat(self._db, claim, lease=self._lease)
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
+        except DATABASE_ERRORS as error:
             emit(LogEvent.HEARTBEAT_FAILED, **active.log_fields, error=error)
             return False
         return True
@@ -240,10 +294,12 @@ class Lease:
             answer = heartbeat(
                 self._db, active.run.claim, lease=self._lease, progress=progress, cost=cost
             )
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
+        except DATABASE_ERRORS as error:
+            self._is_unreachable = True
             context.restore_progress(progress)
             emit(LogEvent.HEARTBEAT_FAILED, **active.log_fields, error=error)
             return False
+        self._is_unreachable = False
         context.reported_usd = spent_usd
         self._answers.put((active, sent_at, answer))
         return True

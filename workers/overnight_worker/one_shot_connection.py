@@ -6,10 +6,8 @@ The main process forks at any time, and its children would share whatever connec
 from collections.abc import Callable
 from typing import Final
 
-from sqlalchemy.exc import SQLAlchemyError
-
 from overnight_server.settings import Settings
-from overnight_server.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
+from overnight_server.store.db import DATABASE_ERRORS, DISPATCHER, Db, Timeouts
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.resources import database_url
 
@@ -28,7 +26,7 @@ def with_connection(settings: Settings, work: Callable[[Db], object]) -> bool:
     )
     try:
         work(db)
-    except (DatabaseUnreachable, SQLAlchemyError) as error:
+    except DATABASE_ERRORS as error:
         emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         return False
     finally:

@@ -2,18 +2,25 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DataError
 
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import show_task
-from overnight_server.domain.results import Deferred, Interrupted, Raised, Result, Returned
-from overnight_server.outcome.settle import Ending, Settled, claims_by_token, give_up, settle_all
-from overnight_server.store.db import DatabaseUnreachable, Db, sqlstate
+from overnight_server.domain.results import Interrupted, Raised, Result
+from overnight_server.outcome.settle import (
+    UNSTORABLE,
+    Ending,
+    Settled,
+    claims_by_token,
+    give_up,
+    settle_all,
+    unstorable,
+)
+from overnight_server.store.db import DATABASE_ERRORS, Db, is_transient
 from overnight_server.telemetry import LogEvent, emit, get
 from overnight_worker.identity import WORKER_ID
 
@@ -24,11 +31,6 @@ UNANSWERED_SECONDS: Final = 5.0
 UNANSWERED: Final = "start_unanswered"
 # How often to log that results still wait to be recorded.
 LOG_EVERY_SECONDS: Final = 30.0
-# Classes of Postgres errors that pass: a read-only server, a lost race, no resources left, a lock
-# that is held, a statement that took too long, a failing disk.
-PASSING_ERRORS: Final = ("25", "40", "53", "55", "57", "58")
-# Error classes that the worker itself gives, so they are not why Postgres rejects a result.
-STORABLE_CLASSES: Final = frozenset({"error", "invalid_output"})
 
 _log = get(__name__)
 
@@ -75,15 +77,14 @@ def settle_by(
                 recorded = [settle_by(db, [each], deadline=deadline) for each in results]
                 return any(recorded)
             [(run, result)] = results
-            replacement = _storable_result(result, error)
-            if replacement is None:
+            if isinstance(result, Raised) and result.error_class == UNSTORABLE:
                 ids = [show_task(run.claim.task_id)]
                 _log.error("results could not be recorded", queue_ids=ids, error=error)
                 return False
-            results = [(run, replacement)]
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
+            results = [(run, unstorable(result, error))]
+        except DATABASE_ERRORS as error:
             now, ids = time.monotonic(), [show_task(run.claim.task_id) for run, _ in results]
-            if now + pause >= deadline and not _is_passing(error):
+            if now + pause >= deadline and not is_transient(error):
                 _log.error("results could not be recorded", queue_ids=ids, error=error)
                 return False
             if now >= log_at:
@@ -95,13 +96,6 @@ def settle_by(
             if first_claim is not None:
                 first_claim.committed()
             return _report(settled)
-
-
-def _is_passing(error: Exception) -> bool:
-    """Whether Postgres may accept later what it did not accept now."""
-    if isinstance(error, DBAPIError):
-        return (sqlstate(error) or "").startswith(PASSING_ERRORS)
-    return isinstance(error, DatabaseUnreachable)
 
 
 def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
@@ -126,42 +120,13 @@ def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: 
         try:
             claims = find_claims()
             give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED)
-        except (DatabaseUnreachable, SQLAlchemyError):
+        except DATABASE_ERRORS:
             if time.monotonic() + pause >= deadline:
                 return False
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
         else:
             return True
-
-
-def _storable_result(result: Result, error: DataError) -> Result | None:
-    """Return what to record instead of a result whose data Postgres rejects.
-
-    The parts that may be the cause are removed one after the other: the output, the error class and
-    the wait, the cost. None if no such part is left.
-    """
-    match result:
-        case Returned():
-            return _failure("invalid_output", f"the output cannot be stored: {error.orig}", result)
-        case Deferred():
-            return _failure("error", f"the wait cannot be stored: {error.orig}", result)
-        case Raised() if result.error_class not in STORABLE_CLASSES or result.wait_seconds:
-            return replace(result, error_class="error", wait_seconds=None)
-    if result.cost_usd or result.tokens:
-        return replace(result, cost_usd=0.0, tokens={})
-    return None
-
-
-def _failure(error_class: str, message: str, result: Returned | Deferred) -> Raised:
-    return Raised(
-        error_class=error_class,
-        message=message,
-        error_type="InvalidOutput",
-        cost_usd=result.cost_usd,
-        tokens=result.tokens,
-        ran_seconds=result.ran_seconds,
-    )
 
 
 def _report(settled: Settled) -> bool:

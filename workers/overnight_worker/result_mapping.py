@@ -31,6 +31,9 @@ from overnight_worker.stop_policy import StopReason
 MAX_MESSAGE = 2000
 MAX_DETAIL = 4000
 
+# After how many seconds a task is tried again that reached a worker without its handler.
+MISSING_HANDLER_SECONDS = 60.0
+
 
 class ReportedCost(TypedDict):
     """The money and tokens that a run reported."""
@@ -83,14 +86,13 @@ def stopped_result(
             assert_never(reason)
 
 
-def missing_handler_result(run: Run, types: tuple[str, ...]) -> Raised:
-    """Return the failure of a task whose type no handler of this worker accepts."""
-    return Raised(
-        error_class="no_handler",
-        message=f"no handler for type {run.type!r}; registered: {', '.join(types) or 'none'}",
-        error_type="NoHandler",
-        retryable=False,
-    )
+def missing_handler_result() -> Deferred:
+    """Return the end of a run that this worker has no handler for: it is tried again later.
+
+    The gate sends a worker only types that it declares, so this happens when a worker was replaced
+    by one with other handlers while the message was on its way.
+    """
+    return Deferred(MISSING_HANDLER_SECONDS, "no_handler")
 
 
 def reported_cost(context: RunContext | None) -> ReportedCost:

@@ -1,6 +1,6 @@
-"""Lets a slot that has finished quick tasks claim the next quick tasks itself.
+"""Lets a slot that has finished its tasks claim the next ones itself.
 
-A message through the dispatcher, Redis and Celery takes longer than a quick task runs. The slot
+A message through the dispatcher, Redis and Celery takes longer than a short task runs. The slot
 uses the same gate as the dispatcher, so fairness between users is unchanged. Recording the last
 results, claiming and starting the next tasks are one transaction: no one else sees the slot free in
 between, and a process that dies leaves no task claimed that nobody runs.
@@ -18,7 +18,6 @@ from typing import Self
 from uuid import UUID, uuid4
 
 from sqlalchemy import Connection
-from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.domain.claims import Run
 from overnight_server.fault_points import fault
@@ -30,7 +29,7 @@ from overnight_server.gate.claim import (
     prepare_idle_claim,
 )
 from overnight_server.store.batched_statements import PackedBatch
-from overnight_server.store.db import DatabaseUnreachable, ReservedConnection
+from overnight_server.store.db import DATABASE_ERRORS, ReservedConnection
 from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.idle_slot_listener import SlotSignal, SlotSubscription
 from overnight_worker.identity import WORKER_ID
@@ -60,13 +59,10 @@ class SlotLoop:
         self._bundle = uuid4()
         self._next = StartedRuns()
         self._committed = False
-        # An invited slot may only claim quick tasks, so it starts as quick.
-        self._was_quick = True
         self.start_requested_at = 0.0
 
-    def continue_after(self, run: Run, started_at: float) -> Self | None:
-        """Note how long `run` took; return self if the slot may claim more tasks, else None."""
-        self._was_quick = time.monotonic() - started_at < self._resources.settings.bundle_seconds
+    def continue_after(self, run: Run) -> Self | None:
+        """Return self if the slot may claim more tasks after `run`, else None."""
         if not self._may_continue:
             return None
         # Celery can only kill a run by the id of its message, so later bundles keep that id.
@@ -75,8 +71,7 @@ class SlotLoop:
 
     @property
     def _may_continue(self) -> bool:
-        is_in_time = time.monotonic() < self._continue_until
-        return self._was_quick and is_in_time and not SHUTDOWN_FLAG.is_set
+        return time.monotonic() < self._continue_until and not SHUTDOWN_FLAG.is_set
 
     def claim(self, tx: Connection) -> None:
         """Claim and start the next runs in the transaction that records the last ones."""
@@ -128,7 +123,7 @@ class SlotLoop:
                         self._continue_until = min(time.monotonic() + seconds, self._listen_until)
                     if runs or signal is SlotSignal.LEAVE:
                         return runs
-        except (DatabaseUnreachable, SQLAlchemyError) as error:
+        except DATABASE_ERRORS as error:
             emit(LogEvent.DATABASE_UNREACHABLE, error=error)
             return []
         if not SHUTDOWN_FLAG.is_set:
@@ -174,7 +169,7 @@ class SlotLoop:
         self.start_requested_at = time.monotonic()
         try:
             run = claim_for_idle_slot(reserved, batch)
-        except (DatabaseUnreachable, SQLAlchemyError):
+        except DATABASE_ERRORS:
             # Postgres may have committed all the same.
             db, pool = self._resources.db, self._resources.settings.pool
             give_up_taken_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)

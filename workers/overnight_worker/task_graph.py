@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sqlalchemy.exc import OperationalError
-
 from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
 from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
@@ -17,7 +15,7 @@ from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.translate_request import new_task
 from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
 from overnight_server.outcome.inputs import ChildView, children_of, inputs_of
-from overnight_server.store.db import DatabaseUnreachable
+from overnight_server.store.db import DATABASE_ERRORS, is_transient
 from overnight_worker.record_results import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
@@ -96,8 +94,8 @@ def _retry(work: Callable[[], T]) -> T:
             raise Stopped("lost") from None
         except TaskStopping:
             raise Stopped("cancelled") from None
-        except (DatabaseUnreachable, OperationalError):
-            if time.monotonic() + pause >= until:
+        except DATABASE_ERRORS as error:
+            if not is_transient(error) or time.monotonic() + pause >= until:
                 raise
             time.sleep(pause)
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)

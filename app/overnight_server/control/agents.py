@@ -14,6 +14,7 @@ from overnight.errors import AgentNotFound, AgentOffline
 from overnight_server.domain.ids import UserId, new_agent_id
 from overnight_server.outcome import presence
 from overnight_server.store import lanes
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -51,16 +52,16 @@ def register(db: Db, user_id: UserId, card: PullAgentCard) -> str:
     # Named by the owner's id: a user's name can pass to another user, and the pool must not.
     pool = f"pull:{user_id}/{card.name}"
 
+    serves = None if card.serves_everyone else user_id
+    # A transaction of its own: one that holds the row of a pool must not wait for an agent.
+    db.run_batch(StatementCall("ensure_pull_pool", {"pool": pool, "serves": serves}))
+
     def work(tx: Connection) -> str:
-        # A pause of everything locks all pools; a new pool must not appear in between.
-        tx.execute(statement("lock_pauses_shared"))
-        params = {"user_id": user_id, "name": card.name}
-        serves = None if card.serves_everyone else user_id
-        tx.execute(statement("ensure_pull_pool"), {"pool": pool, "serves": serves})
         registered = tx.execute(
             statement("register_agent"),
             {
-                **params,
+                "user_id": user_id,
+                "name": card.name,
                 "id": new_agent_id(),
                 "pool": pool,
                 "capabilities": sorted(set(card.capabilities)),

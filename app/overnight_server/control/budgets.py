@@ -8,6 +8,7 @@ from sqlalchemy import Connection, Row, update
 
 from overnight.errors import (
     AgentNotFound,
+    BudgetSetByOperator,
     DagNotFound,
     InvalidRequest,
     NotAwaitingApproval,
@@ -16,7 +17,7 @@ from overnight.errors import (
 )
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
+from overnight_server.domain.lifecycle import LifecycleEvent, State, sources, target
 from overnight_server.outcome.settle import resolve_cancelled
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
@@ -28,6 +29,8 @@ from overnight_server.telemetry import LogEvent, emit
 # The largest budget that can be set.
 MAX_USD = 999_999.0
 EXCEEDED = "budget_exceeded"
+# A task that a budget stopped is pending; one whose next run no budget can pay is ready.
+ASKING = sorted({State.PENDING, State.READY})
 
 
 @dataclass(frozen=True)
@@ -39,19 +42,28 @@ class RaisedBudget:
 
 
 def approve(
-    db: Db, task_id: TaskId, usd: float, *, actor: str, user_id: UserId | None = None
+    db: Db,
+    task_id: TaskId,
+    usd: float,
+    *,
+    actor: str,
+    user_id: UserId | None = None,
+    is_operator: bool = False,
 ) -> RaisedBudget:
-    """Raise the budget that a task waits for by `usd`, and make the task ready.
+    """Raise the budget for which a task asks by `usd`, and make the task ready.
 
     The raised budget is the task's own, its graph's, or the user's for this night. Other tasks
-    that wait for the same budget become ready too. Raises NotAwaitingApproval if the task waits for
-    no budget; with a `user_id`, another user's task raises TaskNotFound.
+    that wait for the same budget become ready too. Raises NotAwaitingApproval if the task asks for
+    no budget. With a `user_id`, another user's task raises TaskNotFound; unless `is_operator`, that
+    user cannot raise a budget that an operator set, which raises BudgetSetByOperator.
     """
     _check_usd(usd, minimum=0.01)
 
     def work(tx: Connection) -> RaisedBudget:
         row = _lock_waiting_task(tx, task_id, actor, user_id)
-        budget = Budget(row.awaits_budget)
+        budget = Budget(row.budget)
+        if row.by_operator and user_id is not None and not is_operator:
+            raise BudgetSetByOperator(budget)
         if budget is Budget.DAG:
             tx.execute(statement("raise_dag_budget"), {"dag_id": row.dag_id, "usd": usd})
             resumed = _release_waiters(tx, row.user_id, budget, dag_id=row.dag_id)
@@ -61,7 +73,9 @@ def approve(
         else:
             tx.execute(statement("raise_task_budget"), {"task_id": task_id, "usd": usd})
             resumed = _release_waiters(tx, row.user_id, budget, task_id=task_id)
-        return RaisedBudget(budget, resumed)
+        # A ready task does not move; pools that skipped its lane look at it again.
+        lanes.unskip_lane(tx, row.user_id)
+        return RaisedBudget(budget, resumed + int(row.state == State.READY))
 
     approved = db.atomically(work)
     emit(LogEvent.BUDGET_RAISED, budget=approved.budget, usd=usd, actor=actor, task_id=task_id)
@@ -69,7 +83,7 @@ def approve(
 
 
 def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) -> None:
-    """Cancel a task that waits for the approval of a budget; its reason is `budget_exceeded`."""
+    """Cancel a task that asks for a larger budget; its reason is `budget_exceeded`."""
 
     def work(tx: Connection) -> None:
         row = _lock_waiting_task(tx, task_id, actor, user_id)
@@ -78,7 +92,7 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
             {
                 "user_id": row.user_id,
                 "tasks": [task_id],
-                "sources": sources(LifecycleEvent.UNBLOCK),
+                "sources": ASKING,
                 "target": target(LifecycleEvent.CANCEL),
                 "reason": EXCEEDED,
             },
@@ -155,16 +169,16 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
 def _lock_waiting_task(
     tx: Connection, task_id: TaskId, actor: str, user_id: UserId | None
 ) -> Row[Any]:
-    """Lock the lane of a task that waits for a budget, and return which budget it is."""
+    """Lock the lane of a task that asks for a budget, and return which budget it is."""
     params = {"task_id": task_id}
-    unlocked = tx.execute(statement("budget_awaited_by_task"), params).one_or_none()
+    unlocked = tx.execute(statement("budget_requested_by_task"), params).one_or_none()
     if unlocked is None or user_id not in (None, unlocked.user_id):
         raise TaskNotFound
     lanes.lock(tx, [unlocked.user_id])
     tx.execute(statement("set_actor"), {"actor": actor})
     # Read again: the task may have changed before the lane was locked.
-    row = tx.execute(statement("budget_awaited_by_task"), params).one()
-    if row.awaits_budget is None:
+    row = tx.execute(statement("budget_requested_by_task"), params).one()
+    if row.budget is None:
         raise NotAwaitingApproval(row.state)
     return row
 

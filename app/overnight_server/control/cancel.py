@@ -33,9 +33,11 @@ class CancelledTasks:
 
 
 def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
-    """Cancel one of the user's tasks and return its state; `running` means it was asked to stop.
+    """Cancel one of the user's tasks and return its new state.
 
-    The worker of a running task is woken, so that the run stops within a second. Raises
+    A task that does not run becomes `cancelled`, and so do the tasks it spawned; its dependents are
+    resolved. `running` means that a running task was asked to stop: workers are woken, so that the
+    run stops within a second. Raises
     TaskNotFound if the user has no such task, and TaskAlreadyCompleted if the task has ended.
     """
 

@@ -105,13 +105,13 @@ def fork(
                 "dag_id": forked.dag_id,
                 "user_id": user_id,
                 "title": title or graph.title,
-                "created_by": actor,
+                "created_by": None,
                 "budget_usd": graph.budget_ceiling_usd,
                 "forked_from": graph.id,
                 "key": idempotency_key,
             },
         )
-        edge_count = _copy(tx, user_id, old, forked, actor)
+        edge_count = _copy(tx, user_id, old, forked)
         # As if the copied tasks had just completed: their dependents become ready or are cancelled.
         edges.resolve_dependents(tx, [copies[task] for task in copied])
         report_dag_added(tx, forked.dag_id, tasks=size, edges=edge_count, depth=depth)
@@ -165,7 +165,7 @@ def _read_graph(tx: Connection, user_id: UserId, dag_id: DagId) -> _OldGraph:
     )
 
 
-def _copy(tx: Connection, user_id: UserId, old: _OldGraph, forked: ForkedDag, actor: str) -> int:
+def _copy(tx: Connection, user_id: UserId, old: _OldGraph, forked: ForkedDag) -> int:
     """Insert the copies of tasks and edges; return how many edges were copied."""
     copies = forked.copies
     completed = {task for task, copy in copies.items() if copy not in forked.rerun}
@@ -211,7 +211,7 @@ def _copy(tx: Connection, user_id: UserId, old: _OldGraph, forked: ForkedDag, ac
     ]
     tx.execute(
         statement("fork_tasks"),
-        {"dag_id": forked.dag_id, "created_by": actor, "copies": json.dumps(task_rows)},
+        {"dag_id": forked.dag_id, "copies": json.dumps(task_rows)},
     )
     if edge_rows:
         params = {"user_id": user_id, "edges": json.dumps(edge_rows)}

@@ -17,7 +17,7 @@ from sqlalchemy.dialects import postgresql
 
 from overnight.errors import InvalidRequest, KeyNotFound
 from overnight.models.enums import PlanTier
-from overnight.models.scopes import EVERYTHING
+from overnight.models.scopes import ADMIN, EVERYTHING
 from overnight_server.control.users import appoint_admin, create_user
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.scopes import checked, reach
@@ -54,6 +54,11 @@ class Caller:
         return reach(self.scopes, scope)
 
     @property
+    def is_operator(self) -> bool:
+        """Whether the user is an admin and the key has the scope of admins."""
+        return self.is_admin and self.may(ADMIN)
+
+    @property
     def actor(self) -> str:
         """The name under which this caller's acts are recorded."""
         return f"user:{self.user_id}"
@@ -86,9 +91,10 @@ def issue(
     expires_in: timedelta | None = None,
     maker: str | None = None,
 ) -> str:
-    """Issue a key for a user and return it; it cannot be shown again.
+    """Store the hash of a new key for a user and return the key; it cannot be shown again.
 
-    It does not outlive the key `maker` with which it is issued, if one is given.
+    It expires no later than the key with the id `maker`, with which it is issued. Raises
+    InvalidRequest for an unknown scope, or if the user has the largest number of keys.
     """
     key = new_key()
     card = KeyCard(name, checked(scopes), expires_in)

@@ -84,10 +84,9 @@ def _lock(tx: Connection, target: PauseSubject) -> None:
             raise UserNotFound
         return
     if target.pool is None:
-        tx.execute(statement("lock_pauses"))
-    pools = tx.execute(statement("lock_pools"), {"pool": target.pool}).scalars().all()
-    if target.pool is not None and not pools:
-        raise PoolNotFound(target.pool)
+        tx.execute(statement("lock_all_pools"))
+    else:
+        tx.execute(statement("lock_pool"), {"pool": target.pool})
 
 
 def _mark(tx: Connection, target: PauseSubject, *, paused: bool) -> None:
@@ -95,7 +94,9 @@ def _mark(tx: Connection, target: PauseSubject, *, paused: bool) -> None:
     if target.user_id is not None:
         tx.execute(statement("pause_lane"), {"user_id": target.user_id, "paused": paused})
     elif target.pool is not None:
-        tx.execute(statement("pause_pool"), {"pool": target.pool, "paused": paused})
+        params = {"pool": target.pool, "paused": paused}
+        if tx.execute(statement("pause_pool"), params).one_or_none() is None:
+            raise PoolNotFound(target.pool)
 
 
 def _params(target: PauseSubject, actor: str) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """Retry tasks that have ended: they are revived with everything that ended because of them."""
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 from sqlalchemy import Connection
@@ -12,17 +13,21 @@ from overnight.errors import (
     NotRetryable,
     TaskNotFound,
 )
+from overnight_server.control.edit import TaskEdit, apply_edit
+from overnight_server.domain.graphs import parents_first
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import MOVES, LifecycleEvent, State, sources, target
 from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps, check_caps
-from overnight_server.store import lanes
+from overnight_server.store import edges, graphs, lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent
 
 DEFAULT_ATTEMPTS = 3
+# A user's lane is locked while a chunk of a graph is revived, and claims skip the lane meanwhile.
+CHUNK = 2_000
 
 
 def retry(
@@ -34,8 +39,11 @@ def retry(
     note: str = "",
     attempts: int = DEFAULT_ATTEMPTS,
     caps: Caps | None = None,
+    changes: TaskEdit | None = None,
 ) -> list[TaskId]:
     """Retry a dead-lettered or cancelled task; return the revived tasks, this one first.
+
+    With `changes` the task is changed first, in the same transaction.
 
     Tasks that ended because of it, and tasks that were cancelled together with it, are revived too;
     completed tasks stay as they are. Its dead letter is resolved and its graph runs again. Raises
@@ -46,10 +54,16 @@ def retry(
     check_attempts(attempts)
 
     def work(tx: Connection) -> list[TaskId]:
-        lanes.lock(tx, [user_id])
-        tx.execute(statement("set_actor"), {"actor": actor})
+        _lock_lane(tx, user_id, actor)
         revived = retry_task(
-            tx, user_id, task_id, actor=actor, note=note, attempts=attempts, caps=caps
+            tx,
+            user_id,
+            task_id,
+            actor=actor,
+            note=note,
+            attempts=attempts,
+            caps=caps,
+            changes=changes,
         )
         fault("dead_letter.before_commit")
         return revived
@@ -73,31 +87,36 @@ def retry_dag(
 
     Completed tasks stay as they are, and so do tasks that still cannot run: a fallback whose parent
     completed, or a task behind a dead letter that was closed with `cancel`. Raises DagNotFound if
-    the user has no such graph, and DagNotRetryable if there is nothing to revive. If the revived
-    tasks exceed the `caps`, nothing is revived.
+    the user has no such graph, DagNotRetryable if there is nothing to revive, and InvalidRequest if
+    `attempts` is not positive. If the revived tasks exceed the `caps`, which are checked before the
+    first chunk, nothing is revived. Dead letters are resolved with the `note`.
+
+    A large graph is revived in chunks with a transaction each, parents before their children. After
+    a crash in between, another retry revives the rest.
     """
     check_attempts(attempts)
 
-    def work(tx: Connection) -> list[TaskId]:
-        lanes.lock(tx, [user_id])
-        tx.execute(statement("set_actor"), {"actor": actor})
-        params = {"user_id": user_id, "dag_id": dag_id}
-        if tx.execute(statement("tasks_of_graph"), params).first() is None:
-            raise DagNotFound
-        ended = tx.execute(statement("retryable_tasks_of_graph"), params).scalars().all()
-        revived = _revive_all(tx, user_id, ended, attempts=attempts, caps=caps, actor=actor)
-        if not revived:
-            status = tx.execute(statement("status_of_graph"), {"dag_id": dag_id}).scalar_one()
-            raise DagNotRetryable(str(status))
-        tx.execute(
-            statement("resolve_dead_letter"),
-            {"tasks": revived, "resolution": "retry", "actor": actor, "note": note},
-        )
+    def begin(tx: Connection) -> list[UUID]:
+        _lock_lane(tx, user_id, actor)
+        return _revivable_tasks_of_graph(tx, user_id, dag_id, caps)
+
+    def revive_chunk(tx: Connection, chunk: Sequence[UUID], tasks: Sequence[UUID]) -> list[TaskId]:
+        _lock_lane(tx, user_id, actor)
+        revived = _revive(tx, chunk, attempts, actor, children=tasks)
+        resolution = {"resolution": "retry", "actor": actor, "note": note}
+        tx.execute(statement("resolve_dead_letter"), {"tasks": revived, **resolution})
+        # Parents of an earlier chunk may have ended again already.
+        unmet = tx.execute(statement("parents_not_met"), {"tasks": revived}).scalars().all()
+        edges.resolve_dependents(tx, unmet)
         fault("dead_letter.before_commit")
         return revived
 
-    revived = db.atomically(work)
-    fault("dead_letter.after_commit")
+    tasks = db.atomically(begin)
+    revived: list[TaskId] = []
+    for start in range(0, len(tasks), CHUNK):
+        chunk = tasks[start : start + CHUNK]
+        revived += db.atomically(partial(revive_chunk, chunk=chunk, tasks=tasks))
+        fault("dead_letter.after_commit")
     return revived
 
 
@@ -110,6 +129,7 @@ def retry_task(
     note: str = "",
     attempts: int = DEFAULT_ATTEMPTS,
     caps: Caps | None = None,
+    changes: TaskEdit | None = None,
 ) -> list[TaskId]:
     """Do what `retry` does in a transaction that holds the lane and has set the actor."""
     row = tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
@@ -117,12 +137,15 @@ def retry_task(
         raise TaskNotFound
     if State(row.state) not in MOVES[LifecycleEvent.REVIVE].sources:
         raise NotRetryable(row.state)
+    resolution = "retry" if changes is None else "modify_and_retry"
     resolved = tx.execute(
         statement("resolve_dead_letter"),
-        {"tasks": [task_id], "resolution": "retry", "actor": actor, "note": note},
+        {"tasks": [task_id], "resolution": resolution, "actor": actor, "note": note},
     ).one_or_none()
     if resolved is None and row.state == State.DEAD_LETTERED:
         raise NotRetryable("in a dead letter that was closed for good")
+    if changes is not None:
+        apply_edit(tx, user_id, task_id, changes, MOVES[LifecycleEvent.REVIVE].sources)
     return revive(tx, user_id, task_id, attempts=attempts, caps=caps, actor=actor)
 
 
@@ -160,20 +183,26 @@ def revive(
     return _revive(tx, [task_id, *dependents], attempts, actor, requested=task_id)
 
 
-def _revive_all(
-    tx: Connection,
-    user_id: UserId,
-    tasks: Sequence[UUID],
-    *,
-    attempts: int,
-    caps: Caps | None,
-    actor: str,
-) -> list[TaskId]:
-    """Revive those of these tasks that can run again; return them."""
-    revivable = _with_dependents(tx, tasks)
-    if revivable and caps is not None:
-        check_caps(tx, user_id, len(revivable), caps, field_name="dag_id")
-    return _revive(tx, revivable, attempts, actor)
+def _lock_lane(tx: Connection, user_id: UserId, actor: str) -> None:
+    lanes.lock(tx, [user_id])
+    tx.execute(statement("set_actor"), {"actor": actor})
+
+
+def _revivable_tasks_of_graph(
+    tx: Connection, user_id: UserId, dag_id: DagId, caps: Caps | None
+) -> list[UUID]:
+    """Return the tasks of a graph that can be revived, parents first."""
+    params = {"user_id": user_id, "dag_id": dag_id}
+    if tx.execute(statement("tasks_of_graph"), params).first() is None:
+        raise DagNotFound
+    ended = tx.execute(statement("retryable_tasks_of_graph"), params).scalars().all()
+    tasks = _with_dependents(tx, ended)
+    if not tasks:
+        status = tx.execute(statement("status_of_graph"), {"dag_id": dag_id}).scalar_one()
+        raise DagNotRetryable(str(status))
+    if caps is not None:
+        check_caps(tx, user_id, len(tasks), caps, field_name="dag_id")
+    return parents_first(tasks, graphs.edges_of(tx, user_id, dag_id))
 
 
 def _with_dependents(tx: Connection, tasks: Sequence[UUID]) -> list[UUID]:
@@ -187,28 +216,33 @@ def _revive(
     actor: str,
     *,
     requested: TaskId | None = None,
+    children: Sequence[UUID] | None = None,
 ) -> list[TaskId]:
-    params = {"tasks": list(tasks)}
-    tx.execute(statement("reopen_edges"), params)
-    tx.execute(
+    """Revive those of the tasks that have ended; return them.
+
+    Those of `children` that depend on them wait for them again, by default these tasks themselves.
+    """
+    moved = tx.execute(
         statement("revive"),
         {
-            **params,
+            "tasks": list(tasks),
             "task_id": requested,
             "budget": attempts,
             "sources": sources(LifecycleEvent.REVIVE),
             "target": target(LifecycleEvent.REVIVE),
         },
     )
+    ids = set(moved.scalars())
+    revived = [TaskId(task_id) for task_id in tasks if task_id in ids]
+    tx.execute(statement("reopen_edges"), {"parents": revived, "tasks": list(children or revived)})
     tx.execute(
         statement("make_unblocked_ready"),
         {
-            **params,
+            "tasks": revived,
             "sources": sources(LifecycleEvent.UNBLOCK),
             "target": target(LifecycleEvent.UNBLOCK),
         },
     )
-    revived = [TaskId(task_id) for task_id in tasks]
     for task_id in revived:
         log_after_commit(tx, LogEvent.TASK_REVIVED, queue_id=show_task(task_id), actor=actor)
     wake_after_commit(tx)

@@ -70,7 +70,11 @@ class TokenKeys:
         return token_keys
 
     def find(self, key_id: object, algorithm: str) -> AllowedPublicKeys | bytes | str | None:
-        """Return the configured key of this id that fits the algorithm, or None."""
+        """Return the key to verify a token with, or None if not exactly one fits.
+
+        The id matters only for a key set. A key set at a URL is fetched again when it is old or
+        does not have the id.
+        """
         if algorithm == "HS256":
             return self.secret
         if self.pem is not None:

@@ -10,13 +10,13 @@ from overnight_server.dispatch.fill import OpenPools, fill
 from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
 from overnight_server.fault_points import arm
 from overnight_server.settings import Settings
-from overnight_server.store.db import DISPATCHER, DatabaseUnreachable, Db, Timeouts
+from overnight_server.store.db import DATABASE_ERRORS, DISPATCHER, Db, Timeouts
 from overnight_server.telemetry import LogEvent, Outage, configure, emit
 from overnight_server.wakeups.wake import WakeUpListener
 
 # A submit may have locked the lane only for a moment, so the next pass comes soon.
 LOCKED_LANE_SECONDS = 0.05
-# The pause between two tries while Redis or Postgres does not answer.
+# The pause between two tries while Redis does not answer or Postgres fails.
 RETRY_SECONDS = 1.0
 # A dispatcher that hangs in the middle of a pass holds the lock of its pool for at most this long.
 IDLE_TRANSACTION_SECONDS = 3.0
@@ -71,8 +71,8 @@ def dispatch(
             broker.begin(error)
             stop.wait(RETRY_SECONDS)
             continue
-        except DatabaseUnreachable as error:
-            # Redis answered before Postgres did not.
+        except DATABASE_ERRORS as error:
+            # Redis answered before Postgres failed.
             broker.end()
             database.begin(error)
             was_woken = False

@@ -8,7 +8,7 @@ from math import ceil
 from statistics import median
 from typing import TypeVar
 
-from overnight_server.domain.locks import is_wide
+from overnight_server.domain.lock_keys import is_wide
 
 U = TypeVar("U")
 

@@ -187,6 +187,27 @@ def descendants(task: T, edges: Iterable[tuple[T, T]]) -> set[T]:
     return found
 
 
+def parents_first(tasks: Collection[T], edges: Iterable[tuple[T, T]]) -> list[T]:
+    """Return the tasks in an order in which each comes after all its parents among them.
+
+    >>> parents_first(["c", "b", "a"], [("a", "b"), ("b", "c"), ("x", "a")])
+    ['a', 'b', 'c']
+    """
+    children: dict[T, list[T]] = defaultdict(list)
+    open_parents = dict.fromkeys(tasks, 0)
+    for parent, child in edges:
+        if parent in open_parents and child in open_parents:
+            children[parent].append(child)
+            open_parents[child] += 1
+    ordered = [task for task, count in open_parents.items() if count == 0]
+    for task in ordered:
+        for child in children[task]:
+            open_parents[child] -= 1
+            if open_parents[child] == 0:
+                ordered.append(child)
+    return ordered
+
+
 def shortest_path(edges: Iterable[tuple[T, T]], start: T, goal: T) -> list[T] | None:
     """Return a shortest path along (parent, child) edges, both ends included, or None.
 

@@ -12,7 +12,8 @@ TriggerId = NewType("TriggerId", UUID)
 ArtifactId = NewType("ArtifactId", UUID)
 BulkId = NewType("BulkId", UUID)
 
-# Ids are converted several times for every task, so two characters (ten bits) at a time.
+# Ids are converted several times for every task, so the code converts two characters (ten bits) in
+# one step.
 _LETTERS: Final = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS: Final = [first + second for first in _LETTERS for second in _LETTERS]
 _VALUES: Final = {pair: value for value, pair in enumerate(_PAIRS)}

@@ -109,7 +109,7 @@ MOVES: dict[LifecycleEvent, Move] = {
     LifecycleEvent.RETRY: _move(
         {State.RUNNING, State.VALIDATING}, State.RETRYING, via=State.FAILED
     ),
-    # A run that failed for good, or a waiting task whose deadline has passed.
+    # A run that failed for good, or a task that was not started by its deadline.
     LifecycleEvent.DEAD_LETTER: _move(
         {State.RUNNING, State.VALIDATING, State.PENDING, State.READY, State.RETRYING},
         State.DEAD_LETTERED,

@@ -22,9 +22,6 @@ class PlanLimits:
     monthly_agent_hours: int | None
 
 
-# Breaks ties between users in the fair order: the larger plan goes first.
-PLAN_WEIGHT: dict[PlanTier, int] = {tier: place for place, tier in enumerate(PlanTier, start=1)}
-
 # Templates: copied to the user's columns at sign-up and plan change; only the columns apply.
 PLAN_LIMITS: dict[PlanTier, PlanLimits] = {
     PlanTier.FREE: PlanLimits(1, 30, 10),

@@ -11,6 +11,7 @@ class ReasonCode(StrEnum):
 
     STATE = "state"
     DEPENDENCY = "dependency"
+    START_AT = "start_at"
     RETRY_AT = "retry_at"
     DEADLINE = "deadline"
     PAUSED = "paused"

@@ -1,7 +1,16 @@
 """The ways in which a run can end, as its worker or the reaper reports them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from uuid import UUID
+
+from overnight.models.field_types import LONGEST_WAIT_SECONDS
+from overnight.models.json_values import storable_text
+
+MAX_TEXT = 10_000
+MAX_NAME = 100
+MAX_FILE_NAME = 4096
+MAX_USD = 1_000_000
+MAX_TOKENS = 2**53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,3 +122,50 @@ Result = (
     | Died
     | Lost
 )
+
+
+def bounded(result: Result) -> Result:
+    """Return the result with texts, waits and amounts that the database can store.
+
+    Everything that a handler or an agent reports passes here before it is judged. Texts lose NUL
+    and are cut, waits end at LONGEST_WAIT_SECONDS, and amounts that cannot be true are left out.
+    """
+    measured = result.ran_seconds
+    result = replace(
+        result,
+        cost_usd=result.cost_usd if 0 <= result.cost_usd <= MAX_USD else 0.0,
+        tokens={
+            storable_text(name, MAX_NAME): count
+            for name, count in result.tokens.items()
+            if 0 <= count <= MAX_TOKENS
+        },
+        ran_seconds=None if measured is None else _bounded_wait(measured),
+    )
+    match result:
+        case Returned(summary=summary):
+            return replace(
+                result,
+                summary=None if summary is None else storable_text(summary, MAX_TEXT),
+                files_changed=tuple(
+                    storable_text(name, MAX_FILE_NAME) for name in result.files_changed
+                ),
+            )
+        case Raised(wait_seconds=wait):
+            return replace(
+                result,
+                error_class=storable_text(result.error_class, MAX_NAME) or "error",
+                message=storable_text(result.message, MAX_TEXT),
+                detail=storable_text(result.detail, MAX_TEXT),
+                wait_seconds=None if wait is None else _bounded_wait(wait),
+            )
+        case Deferred(wait_seconds=wait, reason=reason):
+            return replace(
+                result, wait_seconds=_bounded_wait(wait), reason=storable_text(reason, MAX_NAME)
+            )
+        case _:
+            return result
+
+
+def _bounded_wait(seconds: float) -> float:
+    # A comparison with NaN is false, so NaN becomes the longest wait, not the shortest.
+    return max(seconds, 0.0) if seconds <= LONGEST_WAIT_SECONDS else LONGEST_WAIT_SECONDS

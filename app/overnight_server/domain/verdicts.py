@@ -196,7 +196,8 @@ def _after_failure(
     attempts = history.attempts + 1
     failures = [*history.failures, FailedRun(history.agent, outcome)]
     poison = is_poison(failures, attempts, history.retry)
-    escalation = history.retry.escalation(attempts)
+    # Counted since the task was last revived, as poison is.
+    escalation = history.retry.escalation(len(failures))
     is_final = poison or escalation is Escalation.DEAD_LETTER
     if retryable and not is_final and attempts < history.max_attempts:
         return Verdict(

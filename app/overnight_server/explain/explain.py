@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from sqlalchemy import Connection, TextClause
+from sqlalchemy import Connection
 
 from overnight.errors import TaskNotFound
 from overnight.models.explain import Explanation, Reason
@@ -17,9 +17,9 @@ from overnight_server.explain.next_pass import PassOutcome, Stage, count_slots, 
 from overnight_server.explain.task_reasons import open_pools, order_reasons, task_reasons
 from overnight_server.gate.claim import LANES_PER_REFRESH, ClaimSettings
 from overnight_server.store import lanes
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.db import Db
 from overnight_server.store.pauses import pauses_in_force
-from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
 # Upper limits on the rows that are read.
@@ -66,7 +66,7 @@ def explain_next(tx: Connection, user_id: UserId, claim_settings: ClaimSettings)
     instead. So is the order among users.
     """
     params = {"user_id": user_id, "limit": MAX_HEAD_TASKS}
-    row = dict(tx.execute(statement("explain_next_task"), params).mappings().one())
+    [row] = _rows(tx, StatementCall("explain_next_task", params))
     subject = "the first that waits" if row["is_real"] else "even the shortest task"
     return [
         reason.model_copy(update={"message": f"{subject} {reason.message}"})
@@ -101,12 +101,12 @@ def _read_facts(
     tx: Connection, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
 ) -> TaskFacts:
     params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
-    task = tx.execute(statement("explain_task"), params).mappings().one_or_none()
-    if task is None:
+    rows = _rows(tx, StatementCall("explain_task", params))
+    if not rows:
         raise TaskNotFound
-    row = dict(task)
+    row = rows[0]
     parents = (
-        _rows(tx, statement("explain_parents"), task_id=task_id, limit=MAX_PARENTS)
+        _rows(tx, StatementCall("explain_parents", {"task_id": task_id, "limit": MAX_PARENTS}))
         if row["unmet"]
         else ()
     )
@@ -116,7 +116,7 @@ def _read_facts(
         _read_surroundings(tx, user_id, row, claim_settings),
         parents=parents,
         locks=(
-            _rows(tx, statement("explain_locks"), task_id=task_id, limit=MAX_LOCKS)
+            _rows(tx, StatementCall("explain_locks", {"task_id": task_id, "limit": MAX_LOCKS}))
             if row["locks"]
             else ()
         ),
@@ -128,6 +128,12 @@ def _read_surroundings(
 ) -> TaskFacts:
     """Read what concerns every task of a user: pauses, the window and the pools."""
     window = window_of(row)
+    pool_params = {
+        "user_id": user_id,
+        "limit": MAX_POOLS,
+        "type": row["type"],
+        "liveness": claim_settings.liveness.total_seconds(),
+    }
     return TaskFacts(
         task=row,
         pauses=[
@@ -151,14 +157,7 @@ def _read_surroundings(
                 draining=pool["draining"],
                 knowing=pool["knowing"],
             )
-            for pool in _rows(
-                tx,
-                statement("explain_pools"),
-                user_id=user_id,
-                limit=MAX_POOLS,
-                type=row["type"],
-                liveness=claim_settings.liveness.total_seconds(),
-            )
+            for pool in _rows(tx, StatementCall("explain_pools", pool_params))
         ],
         slots_max=claim_settings.slots_max,
         window="" if window is None else str(window),
@@ -167,5 +166,5 @@ def _read_surroundings(
     )
 
 
-def _rows(tx: Connection, query: TextClause, **params: object) -> list[dict[str, Any]]:
-    return [dict(row) for row in tx.execute(query, params).mappings()]
+def _rows(tx: Connection, call: StatementCall) -> list[dict[str, Any]]:
+    return [row._asdict() for row in execute_batch(tx, call)]

@@ -18,8 +18,10 @@ from overnight_server.gate.claim import (
     ClaimSettings,
     choice_params,
     pool_capacity,
+    pool_params,
     request_for_pool,
 )
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.statements import statement
 
 # How many of the user's own tasks that go first are listed by id.
@@ -67,7 +69,7 @@ class PoolSlots:
     busy: int
     in_all_pools: int
     capabilities: Sequence[Sequence[str]]
-    types: Sequence[Sequence[str]]
+    types: Sequence[Sequence[str] | None]
     capacity: Capacity
     serves: UUID | None = None
 
@@ -85,8 +87,7 @@ def count_slots(
 
     `is_outside` marks the pool of a pull agent; `types` are the only types that it accepts.
     """
-    params = {"pool": pool, "liveness": claim_settings.liveness.total_seconds()}
-    row = tx.execute(statement("pool_capacity"), params).one()
+    [row] = execute_batch(tx, StatementCall("pool_capacity", pool_params(pool, claim_settings)))
     return PoolSlots(
         pool=pool,
         slots=row.slots,
@@ -96,7 +97,7 @@ def count_slots(
         types=row.types or (),
         capacity=pool_capacity(row, claim_settings)
         if not is_outside
-        else replace(pool_capacity(row, claim_settings), types=types, elsewhere=()),
+        else replace(pool_capacity(row, claim_settings), types=types),
         serves=serves,
     )
 
@@ -149,7 +150,7 @@ def _lanes(
 ) -> list[UUID]:
     params = {
         "pool": pool,
-        "min_lanes": request.singles + request.spare,
+        "min_lanes": len(request.message_ids) + request.spare,
         "limit": request.limit,
         "passed_over": list(passed_over),
     }

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from overnight.models.explain import Reason
+from overnight.models.field_errors import nearest_name
 from overnight_server.domain.reasons import ReasonCode, format_instant, join_names
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 
@@ -64,11 +65,7 @@ def pool_reasons(facts: TaskFacts) -> Iterator[Reason]:
 def capable_pools(facts: TaskFacts) -> list[PoolFacts]:
     """Return the live pools that offer the required capabilities and accept the task's type."""
     task_type = facts.task["type"]
-    return [
-        pool
-        for pool in _able_pools(facts)
-        if task_type not in pool.slots.capacity.elsewhere and _accepts(pool, task_type)
-    ]
+    return [pool for pool in _able_pools(facts) if _accepts(pool, task_type)]
 
 
 def _able_pools(facts: TaskFacts) -> list[PoolFacts]:
@@ -133,7 +130,9 @@ def _no_handler(facts: TaskFacts) -> Reason:
     """Return the reason of a task whose type no capable pool accepts."""
     task_type, able = facts.task["type"], _able_pools(facts)
     knowing = [pool for pool in facts.pools if pool.knowing]
-    mixed = [pool.name for pool in able if any(task_type in types for types in pool.slots.types)]
+    mixed = [
+        pool.name for pool in able if any(task_type in (types or ()) for types in pool.slots.types)
+    ]
     names = join_names([pool.name for pool in able])
     if mixed:
         problem = (
@@ -143,16 +142,12 @@ def _no_handler(facts: TaskFacts) -> Reason:
             "any worker of a pool may get its tasks: give all of them the handler, or those that"
             " have it a pool of their own"
         )
-    elif not knowing and not any(task_type in pool.slots.capacity.elsewhere for pool in able):
-        verb = "accepts" if len(able) == 1 else "accept"
-        problem = f"{names} {verb} no tasks of the type {task_type!r}"
-        advice = "register an agent that does, or start a worker with the handler"
     elif not knowing:
-        problem = (
-            f"the workers of {names} have no handler for the type {task_type!r}, and the pull"
-            " agents that have one are offline"
+        problem = f"no worker has a handler for the type {task_type!r}"
+        advice = (
+            f"start a worker with the handler, or {_other_type(facts, able)}"
+            " if the type is misspelled"
         )
-        advice = f"start one of them again, or workers of {able[0].name} with the handler"
     else:
         others = [f"{pool.name} ({_obstacle(facts, pool)})" for pool in knowing]
         problem = (
@@ -172,21 +167,32 @@ def _no_handler(facts: TaskFacts) -> Reason:
     )
 
 
+def _other_type(facts: TaskFacts, able: Sequence[PoolFacts]) -> str:
+    """Return the advice for a misspelled type: the nearest type that a pool accepts."""
+    known = {name for pool in able for name in pool.slots.capacity.types or ()}
+    nearest = nearest_name(facts.task["type"], known)
+    hint = f" with the type {nearest!r}" if nearest else ""
+    return f"cancel it and submit it again{hint}"
+
+
 def _obstacle(facts: TaskFacts, pool: PoolFacts) -> str:
     """Return why a pool whose workers have the handler cannot run the task."""
-    if not any(facts.task["type"] in types for types in pool.slots.types):
+    if not any(facts.task["type"] in (types or ()) for types in pool.slots.types):
         return "draining"
     return f"without {','.join(sorted(facts.needs - _capabilities(pool)))}"
 
 
-def _accepts(pool: PoolFacts, task_type: str) -> bool:
-    """Return whether a pool accepts a type; a pull agent may declare the only ones it accepts."""
+def _accepts(pool: PoolFacts, task_type: str | None) -> bool:
+    """Return whether a pool accepts a type; a pull agent may declare the only ones it accepts.
+
+    None stands for any type: `explain_next` asks about no particular task.
+    """
     types = pool.slots.capacity.types
-    return types is None or task_type in types
+    return types is None or task_type is None or task_type in types
 
 
 def _types(pool: PoolFacts) -> list[str]:
-    return sorted(set.intersection(*map(set, pool.slots.types)))
+    return sorted(pool.slots.capacity.types or ())
 
 
 def _capabilities(pool: PoolFacts) -> frozenset[str]:

@@ -145,6 +145,14 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
     task = facts.task
     if task["unmet"]:
         yield dependency_reason(task, facts.parents)
+    elif task.get("awaits_start"):
+        start_at = task["start_at"]
+        due = "is due since" if start_at <= task["now"] else "may not start before"
+        yield Reason(
+            code=ReasonCode.START_AT,
+            message=f"the task {due} {format_instant(start_at)}, as it was submitted",
+            details={"start_at": start_at},
+        )
     elif task["state"] == State.RETRYING:
         retry_at, attempts = task["retry_at"], f"{task['attempts']} of {task['max_attempts']}"
         due = "is due again since" if retry_at <= task["now"] else "is tried again at"
@@ -235,7 +243,7 @@ def _describe_shortage(
     if limit and needs > limit:
         return (
             f"needs ${needs:.2f}, more than the whole of {name}, ${limit:.2f}: lower its estimate,"
-            f" or {HOW_TO_RAISE[budget]}"
+            f" or {HOW_TO_RAISE[budget]}{_without_answer(task, budget)}"
         )
     if limit == 0:
         shortage = f"{name} is $0.00: it pays for nothing"
@@ -250,7 +258,17 @@ def _describe_shortage(
         if budget is Budget.NIGHT and limit
         else ""
     )
-    return f"{need}{shortage}: {next_night}{HOW_TO_RAISE[budget]}"
+    return f"{need}{shortage}: {next_night}{HOW_TO_RAISE[budget]}{_without_answer(task, budget)}"
+
+
+def _without_answer(task: Mapping[str, Any], budget: Budget) -> str:
+    """Return what happens to a ready task that asks for a budget and gets no answer."""
+    if task.get("requested_budget") != budget.value:
+        return ""
+    listed = "; it is in `overnight approvals list`, and without an answer it"
+    if budget is Budget.NIGHT and task["needs_usd"] <= task["night_limit_usd"]:
+        return f"{listed} starts in the next night"
+    return f"{listed} waits, and its graph does not end"
 
 
 def _deadline(facts: TaskFacts) -> Iterator[Reason]:
@@ -433,8 +451,8 @@ def _final_state(facts: TaskFacts) -> Reason:
     }[state]
     because = f" ({failure})" if failure else ""
     advice = {
-        State.DEAD_LETTERED: ": an operator can retry it with `overnight dead retry`",
-        State.CANCELLED: ": submit it again if it is still needed",
+        State.DEAD_LETTERED: ": run it again with `overnight retry`",
+        State.CANCELLED: ": run it again with `overnight retry` if it is still needed",
     }.get(state, "")
     return Reason(
         code=ReasonCode.STATE,

@@ -12,7 +12,7 @@ from overnight.models.tasks import ExpectedTime, Forecast
 from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.reasons import join_names
+from overnight_server.domain.reasons import format_instant, join_names
 from overnight_server.forecast.distribution import Distribution, simulate_nights
 from overnight_server.forecast.simulation import HORIZON, Simulation, WaitingTask
 from overnight_server.forecast.snapshot import ForecastInput, read_forecast_input
@@ -158,6 +158,9 @@ def _forecast(data: ForecastInput, distribution: Distribution, row: Mapping[str,
         notes.append("it has used up the night's budget and continues when the next night begins")
     elif row.get("awaits_budget") is not None:
         notes.append("it waits for an operator to approve more money and does not start before")
+    start_at = row.get("start_at")
+    if start_at is not None and start_at > data.now:
+        notes.append(f"it may not start before {format_instant(start_at)}")
     if finish.p50_at is None and not notes:
         notes = [f"it is not expected to start within {HORIZON_DAYS} days"]
     return Forecast(

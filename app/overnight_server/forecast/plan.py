@@ -10,7 +10,7 @@ from overnight.errors import InvalidRequest
 from overnight.models.tasks import Plan, PlannedTask
 from overnight_server.domain.budgets import next_cost
 from overnight_server.domain.ids import UserId, new_task_id
-from overnight_server.domain.locks import keys_of
+from overnight_server.domain.lock_keys import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key
 from overnight_server.forecast.distribution import simulate_nights
 from overnight_server.forecast.forecast import expected, expected_last, notes_on
@@ -107,9 +107,9 @@ def _draft(
         granted=float(min(task.timeout_seconds or longest, longest)),
         locks=keys_of(task.locks, task.project_id, caps.lock_scope) or (),
         needs=frozenset(task.required_capabilities),
-        ready_in=data.ready_in,
+        ready_in=max(data.ready_in, _seconds_until(task.start_at, data.now, 0.0)),
         usd=float(next_cost(_dollars(task.estimated_cost_usd), _dollars(task.max_cost_usd))),
-        start_by=_start_by(task, data.now),
+        start_by=_seconds_until(task.deadline_at, data.now, inf),
     )
 
 
@@ -117,5 +117,5 @@ def _dollars(usd: float | None) -> Decimal | None:
     return None if usd is None else Decimal(str(usd))
 
 
-def _start_by(task: NewTask, now: datetime) -> float:
-    return inf if task.deadline_at is None else (task.deadline_at - now).total_seconds()
+def _seconds_until(instant: datetime | None, now: datetime, default: float) -> float:
+    return default if instant is None else (instant - now).total_seconds()

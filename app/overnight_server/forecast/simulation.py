@@ -24,7 +24,7 @@ from itertools import count
 from math import inf
 from uuid import UUID
 
-from overnight_server.domain.locks import conflicting_keys
+from overnight_server.domain.lock_keys import conflicting_keys
 from overnight_server.forecast.durations import DurationSample
 
 # The simulation ends here: after a whole billing month, in seconds from now.
@@ -71,13 +71,13 @@ class RunningTask:
 class PoolState:
     """A pool that is not paused: all its slots, and the capabilities that all its workers have.
 
-    `elsewhere` are the types that it leaves to other pools, whose workers have a handler for them.
+    `types` are the only types that it accepts; None accepts all.
     """
 
     name: str
     slots: int
     capabilities: frozenset[str] = frozenset()
-    elsewhere: frozenset[str] = frozenset()
+    types: frozenset[str] | None = None
     # The only user whose tasks it runs; None means all users.
     serves: User | None = None
 
@@ -149,7 +149,7 @@ class Simulation:
         self.lanes = sorted(snapshot.lanes, key=lambda lane: (-lane.weight, str(lane.user)))
         self.lane_of = {lane.user: number for number, lane in enumerate(self.lanes)}
         self.distinguished_types = frozenset[str]().union(
-            *(pool.elsewhere for pool in snapshot.pools)
+            *(pool.types or () for pool in snapshot.pools)
         )
         # In the order in which a user's tasks start, so that a task's number is its rank.
         self.tasks = sorted(
@@ -373,7 +373,7 @@ class _Replay:
             if granted <= lane.left
             and usd <= lane.usd_left
             and needs <= pool.capabilities
-            and type_ not in pool.elsewhere
+            and (pool.types is None or type_ in pool.types)
         ]
         # A task that is set aside may release another one onto the top of any heap.
         while any(heap and self._remove_if_blocked(lane, number, heap) for heap in fitting):

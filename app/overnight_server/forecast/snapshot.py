@@ -32,7 +32,7 @@ from overnight_server.forecast.simulation import (
     Snapshot,
     WaitingTask,
 )
-from overnight_server.gate.claim import ClaimSettings, types_of_other_pools
+from overnight_server.gate.claim import ClaimSettings, accepted_types
 from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
@@ -40,7 +40,7 @@ from overnight_server.store.windows import window_of
 MAX_LANES = 500
 MAX_OTHER_TASKS = 4_000
 MIN_TASKS_PER_LANE = 8
-MAX_RETRIES = 500
+MAX_LATER = 500
 MAX_PENDING = 3_000
 # No task has this id, so a task that waits for it never starts.
 NOBODY = UUID(int=0)
@@ -106,10 +106,10 @@ def read_forecast_input(
         raise UserNotFound
     running = _rows(tx, statement("forecast_active"))
     ready = _ready(tx, user_id, lanes)
-    retries = _rows(tx, statement("forecast_retries"), limit=MAX_RETRIES)
+    later = _rows(tx, statement("forecast_later"), limit=MAX_LATER)
     # A task that is its own graph has no dependents.
     started_graphs = {
-        row["dag_id"] for row in (*running, *ready, *retries) if row["dag_id"] != row["id"]
+        row["dag_id"] for row in (*running, *ready, *later) if row["dag_id"] != row["id"]
     }
     started_graphs.update(graphs)
     pending = _rows(
@@ -122,9 +122,7 @@ def read_forecast_input(
     )
     running_ids = {row["id"] for row in running}
     # A task may have changed its state between two queries; it is then counted once.
-    waiting = {
-        row["id"]: row for row in (*pending, *retries, *ready) if row["id"] not in running_ids
-    }
+    waiting = {row["id"]: row for row in (*pending, *later, *ready) if row["id"] not in running_ids}
     read_per_user = Counter(row["user_id"] for row in ready)
     all_types = {row["type"] for row in (*running, *waiting.values())} | set(types)
     windows = _windows(lanes)
@@ -183,8 +181,6 @@ def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
 
     A pool offers the capabilities that all its workers have, because any of them may get a task.
     """
-    all_types = [worker["types"] for worker in workers]
-    all_types += (workers[0]["lately"] or []) if workers else []
     pools: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for worker in workers:
         if not worker["paused"] and not worker["draining"]:
@@ -196,20 +192,17 @@ def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
             capabilities=frozenset.intersection(
                 *(frozenset(worker["capabilities"]) for worker in members)
             ),
-            elsewhere=_types_left_to_others(members, all_types),
+            types=_accepted_types(members),
             serves=members[0]["serves"],
         )
         for name, members in pools.items()
     ]
 
 
-def _types_left_to_others(
-    members: Sequence[Mapping[str, Any]], all_types: Sequence[Sequence[str]]
-) -> frozenset[str]:
-    """Return the types that a pool leaves to others; a pull agent without types accepts all."""
-    if members[0]["is_outside"] and not members[0]["types"]:
-        return frozenset()
-    return frozenset(types_of_other_pools([worker["types"] for worker in members], all_types))
+def _accepted_types(members: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
+    """Return the types that a pool accepts; None is all."""
+    types = accepted_types([worker["types"] for worker in members])
+    return None if types is None else frozenset(types)
 
 
 def _lane(row: Mapping[str, Any], unread: int) -> LaneState:

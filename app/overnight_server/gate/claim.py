@@ -2,7 +2,8 @@
 
 A claim is one transaction: lock the pool, count its free slots, lock lanes in fair order, and then
 choose tasks with a statement that starts after the locks were granted, so that it sees what the
-previous holders of these locks committed.
+previous holders of these locks committed. The conditions themselves (hours, budgets, locks,
+capabilities) are in the function claim_candidates (schema/14_gate.sql) and in claim.sql.
 """
 
 from collections.abc import Sequence
@@ -37,8 +38,8 @@ from overnight_server.store.uuids import as_array
 # Claims in one transaction; a larger batch would hold the lanes longer without being faster.
 CLAIMS_PER_PASS = 200
 LANES_PER_REFRESH = 100
-# Lanes without a suitable task are skipped by the pool. One pass looks this often for other lanes,
-# each time at more of them, so that thousands of such lanes do not leave slots idle.
+# Lanes without a suitable task are skipped by the pool. A pass searches at most this many times,
+# each time in more lanes, so that thousands of such lanes do not leave slots idle.
 MAX_LOOKS_PER_PASS = 5
 SPARE_GROWTH = 6
 # The pool name on claims of callers that run the task themselves; no worker listens to it.
@@ -57,7 +58,7 @@ class ClaimPass:
     """The claims of one pass.
 
     `idle` counts the slots that are still free. `more` says whether another pass may find tasks for
-    them, for instance because a lane was only locked by another transaction.
+    them, for instance because another transaction held a lane's lock during this pass.
     """
 
     claims: Sequence[Claimed] = ()
@@ -112,8 +113,7 @@ class ClaimSettings:
 class Capacity:
     """The free slots of a pool, the workers that offer them, and what every one of them can do.
 
-    `elsewhere` are task types for which another pool has a handler but not every worker of this
-    pool does. `types` are the only types a pull agent accepts; None accepts all.
+    `types` are the only task types that it accepts; None accepts all.
     """
 
     free: int = 0
@@ -121,7 +121,6 @@ class Capacity:
     capabilities: Sequence[str] = ()
     lanes_due: bool = False
     usd_left: Decimal | None = None
-    elsewhere: Sequence[str] = ()
     types: Sequence[str] | None = None
 
 
@@ -129,14 +128,13 @@ class Capacity:
 class ClaimRequest:
     """How many tasks one pass may claim, for whom, and from which lanes.
 
-    `singles` is the number of messages that carry one task, `bundles` the ids of messages that
-    carry several short ones, `limit` the number of tasks in all. With `user_id` only that user's
+    A message carries one task, or a bundle of short tasks that is stored under the message's id of
+    `message_ids`. `limit` counts the tasks of all messages. With `user_id` only that user's
     lane is considered, which the caller has locked; with `only` just that task. With `lease` the
     holder runs the tasks itself, and the claim also starts them.
     """
 
-    singles: int
-    bundles: Sequence[UUID]
+    message_ids: Sequence[UUID]
     limit: int
     holder: str
     user_id: UserId | None = None
@@ -144,8 +142,8 @@ class ClaimRequest:
     lease: timedelta | None = None
     # The name under which lanes without a suitable task are skipped; None: the pool's name.
     skip_as: str | None = None
-    # Whether the pool skips lanes without a candidate from now on. A single slot claims only quick
-    # tasks, so a lane without any may still have tasks for the pool.
+    # Whether the pool skips lanes without a candidate from now on. An idle slot considers only its
+    # own worker's capabilities: a lane without a task for that worker may have one for another.
     skips_lanes: bool = True
     # How many more lanes than slots are locked, so that empty lanes do not leave a slot idle.
     spare: int = 10
@@ -165,7 +163,8 @@ def claim(
     """Claim tasks for every free slot of a pool, at most `limit`, and commit."""
 
     def work(tx: Connection) -> ClaimPass:
-        # Everyone locks the pool before any lane, so that no deadlock is possible.
+        # A transaction that holds a pool's lock never waits for a lane: it skips lanes that are
+        # locked ("Lock order" in docs/architecture.md).
         capacity = _locked_capacity(tx, pool, claim_settings)
         if capacity.free <= 0:
             return ClaimPass()
@@ -198,14 +197,14 @@ def claim_next_for_slot(
     claim_settings: ClaimSettings,
     lease: timedelta,
 ) -> StartedRuns:
-    """Claim and start short tasks for a worker's slot in the transaction that settles its last run.
+    """Claim and start the next work of a worker's slot in the transaction that settles its tasks.
 
-    Nobody else can see the slot free in between, so the pool needs no exclusive lock. Only short
-    tasks are claimed; the dispatcher sends each long one in a message of its own.
+    That is one task, or several short ones. Nobody else can see the slot free in between, so the
+    pool needs no exclusive lock.
     """
     tasks = claim_settings.bundle_limits.tasks
-    request = ClaimRequest(0, [bundle], tasks, holder=agent, lease=lease, spare=1)
-    params = {**_pool_params(pool, claim_settings), **_lane_params(pool, request)}
+    request = ClaimRequest([bundle], tasks, holder=agent, lease=lease, spare=0)
+    params = {**pool_params(pool, claim_settings), **_lane_params(pool, request)}
     [row] = execute_batch(
         tx,
         StatementCall("lock_pool_shared", {"pool": pool}),
@@ -232,14 +231,14 @@ def prepare_idle_claim(
     claim_settings: ClaimSettings,
     lease: timedelta,
 ) -> PackedBatch:
-    """Build the batch that claims and starts one short task for an idle slot of a worker.
+    """Build the batch that claims and starts one task for an idle slot of a worker.
 
     If the answer is lost, the caller can look for a claim with this token. Lanes that are due are
     left to the dispatcher.
     """
-    request = ClaimRequest(0, [token], 1, holder=agent, lease=lease, spare=1, skips_lanes=False)
-    pool_params = {
-        **_pool_params(pool, claim_settings),
+    request = ClaimRequest([token], 1, holder=agent, lease=lease, spare=0, skips_lanes=False)
+    slot_params = {
+        **pool_params(pool, claim_settings),
         **_lane_params(pool, request),
         "agent": agent,
         "slots_max": claim_settings.slots_max,
@@ -249,7 +248,7 @@ def prepare_idle_claim(
     return reserved.pack(
         StatementCall("lock_pool", {"pool": pool}),
         *_slot_cap_lock(claim_settings),
-        StatementCall("prepare_idle_claim", pool_params),
+        StatementCall("prepare_idle_claim", slot_params),
         StatementCall("claim_single", claim_params | IDLE_CLAIM_PARAMS),
     )
 
@@ -275,17 +274,17 @@ def claim_for_agent(
     """
 
     def work(tx: Connection) -> Claimed | None:
+        if serves is not None:
+            # Before the pool: nobody who holds a pool waits for a lane. Reading refreshes the lane.
+            lanes.read(tx, serves, hold=True)
         capacity = _locked_capacity(tx, pool, claim_settings)
         if capacity.free <= 0 or agent not in capacity.agents:
             return None
         # A pull agent declares the types it accepts; handlers of other workers are not considered.
-        capacity = replace(capacity, types=types or None, elsewhere=())
-        if serves is not None:
-            lanes.lock(tx, [serves])
-            lanes.read(tx, serves)
-        elif capacity.lanes_due:
+        capacity = replace(capacity, types=types or None)
+        if serves is None and capacity.lanes_due:
             _refresh_lanes(tx)
-        request = ClaimRequest(1, [uuid4()], 1, holder=agent, user_id=serves)
+        request = ClaimRequest([uuid4()], 1, holder=agent, user_id=serves)
         return _claim_first(tx, pool, capacity, claim_settings, request)
 
     return db.atomically(work)
@@ -307,13 +306,10 @@ def claim_one(
     """
 
     def work(tx: Connection) -> Claimed | None:
-        # This claim locks no pool, so it locks the pause of everything instead.
-        tx.execute(statement("lock_pauses_shared"))
         if user_id is not None:
-            # The lane before the slot cap, as in `claim_next_for_slot`. Reading refreshes the lane.
-            lanes.lock(tx, [user_id])
-            lanes.read(tx, user_id)
-        counts = _read_pool(tx, DIRECT, claim_settings)
+            # Before the other locks, as in `claim_for_agent`.
+            lanes.read(tx, user_id, hold=True)
+        counts = _read_pool(tx, DIRECT, claim_settings, StatementCall("lock_all_pools_shared"))
         if counts.paused:
             return None
         if claim_settings.slots_max is not None and counts.in_all_pools >= claim_settings.slots_max:
@@ -323,7 +319,7 @@ def claim_one(
         capacity = Capacity(1, (), tuple(capabilities))
         # Callers differ in what they can do: a lane is skipped only for equal capabilities.
         skip_as = f"{DIRECT}:{','.join(sorted(capabilities))}"
-        request = ClaimRequest(1, [uuid4()], 1, holder, user_id, task_id, skip_as=skip_as)
+        request = ClaimRequest([uuid4()], 1, holder, user_id, task_id, skip_as=skip_as)
         return _claim_first(tx, DIRECT, capacity, claim_settings, request)
 
     return db.atomically(work)
@@ -351,8 +347,7 @@ def request_for_pool(
     """Return the request that fills all free slots of a pool."""
     messages = min(capacity.free, limit)
     return ClaimRequest(
-        singles=messages,
-        bundles=[uuid4() for _ in range(messages)],
+        message_ids=[uuid4() for _ in range(messages)],
         limit=min(limit, messages * claim_settings.bundle_limits.tasks),
         holder=holder,
     )
@@ -391,30 +386,23 @@ def pool_capacity(row: ResultRow, claim_settings: ClaimSettings) -> Capacity:
         sorted(shared),
         row.lanes_due,
         row.usd_left,
-        types_of_other_pools(row.types, row.all_types),
+        accepted_types(row.types),
     )
 
 
-def types_of_other_pools(
-    types_here: Sequence[Sequence[str]] | None, all_types: Sequence[Sequence[str]] | None
-) -> list[str]:
-    """Return the types that a pool must not claim, because only other workers have handlers.
+def accepted_types(declared: Sequence[Sequence[str] | None] | None) -> list[str] | None:
+    """Return the task types that a pool accepts, from those of each of its workers; None is all.
 
-    Both arguments list the types that each worker declares: workers of the pool, and all workers. A
-    type that no worker declares may be claimed by any pool, whose worker then fails the task with
-    an error that says so. A worker that declares no types accepts what the others accept.
+    Any worker of the pool may get the message, so every worker must have the handler. A worker that
+    declares no types (None) accepts what the others accept. A task of another type waits.
 
-    >>> types_of_other_pools(
-    ...     [["echo"], ["echo", "sleep"], []], [["echo"], ["echo", "sleep"], ["film"]]
-    ... )
-    ['film', 'sleep']
-    >>> types_of_other_pools([[]], [["film"]])
-    []
+    >>> accepted_types([["echo"], ["echo", "sleep"], None]), accepted_types([[]])
+    (['echo'], [])
+    >>> accepted_types([None]) is None
+    True
     """
-    declared = {type_ for types in all_types or () for type_ in types}
-    declared_here = [set(types) for types in types_here or () if types]
-    shared = set.intersection(*declared_here) if declared_here else declared
-    return sorted(declared - shared)
+    lists = [set(types) for types in declared or () if types is not None]
+    return sorted(set.intersection(*lists)) if lists else None
 
 
 def _read_pool(
@@ -425,7 +413,7 @@ def _read_pool(
         tx,
         *locks,
         *_slot_cap_lock(claim_settings),
-        StatementCall("pool_capacity", _pool_params(pool, claim_settings)),
+        StatementCall("pool_capacity", pool_params(pool, claim_settings)),
     )
     return row
 
@@ -472,7 +460,7 @@ def _claim_params(
         "pool": pool,
         "skip_as": request.skip_as or pool,
         "skips_lanes": request.skips_lanes,
-        "bundles": as_array(request.bundles),
+        "bundles": as_array(request.message_ids),
         "tokens": as_array(tokens),
         "now": NOW,
         "holder": request.holder,
@@ -493,15 +481,13 @@ def choice_params(
     return {
         "users": as_array(users),
         "only": request.only,
-        "free": request.singles,
-        "messages": len(request.bundles),
+        "messages": len(request.message_ids),
         "bundle_seconds": claim_settings.bundle_limits.seconds,
         "bundle_max": claim_settings.bundle_limits.tasks,
         "limit": request.limit,
         # An equal share for each user. What some leave unused, the next pass gives to the others.
         "per_lane": ceil(request.limit / max(len(users), 1)),
         "capabilities": list(capacity.capabilities),
-        "elsewhere": list(capacity.elsewhere),
         "types": None if capacity.types is None else list(capacity.types),
         "usd_left": capacity.usd_left,
     }
@@ -514,12 +500,13 @@ def _lock_lanes(tx: Connection, pool: str, request: ClaimRequest) -> LockedLanes
     return LockedLanes([row.user_id for row in rows], sum(row.room for row in rows))
 
 
-def _pool_params(pool: str, claim_settings: ClaimSettings) -> dict[str, object]:
+def pool_params(pool: str, claim_settings: ClaimSettings) -> dict[str, object]:
+    """Return the parameters of the statement `pool_capacity`."""
     return {"pool": pool, "liveness": claim_settings.liveness.total_seconds()}
 
 
 def _lane_params(pool: str, request: ClaimRequest) -> dict[str, object]:
-    min_lanes = request.singles + request.spare
+    min_lanes = len(request.message_ids) + request.spare
     return {
         "skip_as": request.skip_as or pool,
         "min_lanes": min_lanes,

@@ -1,4 +1,4 @@
-"""Tasks that have used up a budget and wait for approval of a larger one."""
+"""Tasks that ask for a larger budget: one that they used up, or that cannot pay their next run."""
 
 from overnight.models.admin import UserApproval
 from overnight_server.domain.ids import UserId, show_task
@@ -9,7 +9,7 @@ from overnight_server.store.statements import statement
 def list_approvals(
     db: Db, *, user_id: UserId | None = None, limit: int = 100
 ) -> list[UserApproval]:
-    """Return the tasks that wait for a larger budget, of one user or of all, longest wait first."""
+    """Return the tasks that ask for a larger budget, of one user or of all, longest wait first."""
     params = {"user_id": user_id, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("list_approvals"), params).all())
     return [
@@ -18,11 +18,13 @@ def list_approvals(
             user=row.user,
             title=row.title,
             type=row.type,
-            budget=row.awaits_budget,
+            budget=row.budget,
+            needs_usd=row.needs_usd,
             spent_usd=row.spent_usd,
             limit_usd=row.limit_usd,
             cost_usd=row.cost_usd,
             since=row.since,
+            raised_by="operator" if row.by_operator else "owner",
             error=row.error,
         )
         for row in rows

@@ -3,6 +3,7 @@
 from overnight.errors import TaskNotFound
 from overnight.models.account import DeadLetterGroup
 from overnight.models.admin import UserDeadLetter
+from overnight_server.domain.capabilities import agent_name_in
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.mask import mask_names
 from overnight_server.store.db import Db
@@ -83,6 +84,8 @@ def _read_dead_letters(
                 "task_id": show_task(row["task_id"]),
                 "dag_id": show_dag(row["dag_id"]),
                 "user": row["user_name"],
+                "task_type": row["type"],
+                "agent_name": agent_name_in(row["required_capabilities"]),
                 "payload": mask_names(row["payload"]),
             }
         )

@@ -1,11 +1,13 @@
 """Fairness report: how long each user waited, what share of the slots each got, who starves."""
 
 from datetime import datetime, timedelta
+from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, func, select
 
 from overnight.models.admin import Fairness, StarvingUser, UserShare
 from overnight_server.domain.fairness_report import TaskInterval, jain, receipts
+from overnight_server.gate.claim import ClaimSettings, pool_capacity, pool_params
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -13,6 +15,8 @@ from overnight_server.store.statements import statement
 MOST_STARTS = 50_000
 MOST_WAITING = 10_000
 MOST_STARVING = 100
+# How many lanes that wait for too long are judged; a lane whose tasks no worker can run is one too.
+MOST_JUDGED = 2_000
 DAY = timedelta(hours=24)
 STARVING_AFTER = timedelta(minutes=15)
 SHORTEST_SECONDS = 1.0
@@ -21,7 +25,7 @@ SHORTEST_SECONDS = 1.0
 def fairness(
     db: Db,
     *,
-    liveness: timedelta,
+    claim_settings: ClaimSettings,
     since: timedelta = DAY,
     starving_after: timedelta = STARVING_AFTER,
 ) -> Fairness:
@@ -65,7 +69,10 @@ def fairness(
             longest_wait_seconds=max((receipt.longest_wait for receipt in users), default=0.0),
             jain=jain([receipt.service for receipt in users if receipt.service is not None]),
             users=users,
-            starving=_starving(tx, starving_after, liveness),
+            starving=sorted(
+                starving_users(tx, claim_settings, starving_after).values(),
+                key=lambda user: -user.waited_seconds,
+            )[:MOST_STARVING],
         )
 
     return db.atomically(work)
@@ -97,14 +104,32 @@ def _locks(row: RowMapping) -> tuple[str, ...]:
     return tuple(row["locks"] or ())
 
 
-def _starving(tx: Connection, starving_after: timedelta, liveness: timedelta) -> list[StarvingUser]:
-    """Return the users with ready work and room for it who wait while others are served."""
-    rows = tx.execute(
-        statement("starving_lanes"),
-        {
-            "starving_after": starving_after.total_seconds(),
-            "liveness": liveness.total_seconds(),
-            "limit": MOST_STARVING,
-        },
-    )
-    return [StarvingUser(user=row.name, waited_seconds=row.waited) for row in rows]
+def starving_users(
+    tx: Connection, claim_settings: ClaimSettings, starving_after: timedelta = STARVING_AFTER
+) -> dict[UUID, StarvingUser]:
+    """Return users whom a pool of workers could serve and has not served for too long.
+
+    Every lane is judged as a claim would judge it, also lanes that the pool skips: a lane that is
+    skipped by mistake would otherwise wait without anybody noticing.
+    """
+    starving: dict[UUID, StarvingUser] = {}
+    for pool in tx.execute(statement("open_pools")).scalars().all():
+        row = tx.execute(statement("pool_capacity"), pool_params(pool, claim_settings)).one()
+        capacity = pool_capacity(row, claim_settings)
+        if not capacity.agents:
+            continue
+        rows = tx.execute(
+            statement("starving_lanes"),
+            {
+                "pool": pool,
+                "free": capacity.free,
+                "capabilities": list(capacity.capabilities),
+                "types": None if capacity.types is None else list(capacity.types),
+                "usd_left": capacity.usd_left,
+                "starving_after": starving_after.total_seconds(),
+                "look": MOST_JUDGED,
+            },
+        )
+        for lane in rows:
+            starving[lane.user_id] = StarvingUser(user=lane.name, waited_seconds=lane.waited)
+    return starving

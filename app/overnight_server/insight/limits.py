@@ -2,15 +2,13 @@
 
 from typing import Any
 
-from sqlalchemy import Connection
-
 from overnight.errors import UserNotFound
 from overnight.models.admin import UserLimitsDetail
 from overnight.models.enums import PlanTier
 from overnight_server.domain.ids import UserId
 from overnight_server.store import lanes
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
-from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
 SECONDS_PER_HOUR = 3600
@@ -23,7 +21,7 @@ def user_limits(
 
     `pending_limit` is the user's own limit, or else `default_max_pending`.
     """
-    row = db.atomically(lambda tx: read_limits(tx, user_id))
+    row = read_limits(db, user_id)
     window = window_of(row)
     night, spent = row["night_limit_usd"], row["night_spent_usd"]
     return UserLimitsDetail(
@@ -58,15 +56,20 @@ def has_hours_left(db: Db, user_id: UserId) -> bool:
     return limit is None or lane.used_seconds + lane.reserved_seconds < limit
 
 
-def read_limits(tx: Connection, user_id: UserId) -> dict[str, Any]:
+def read_limits(db: Db, user_id: UserId) -> dict[str, Any]:
     """Return the row of the statement `view_limits`; raise UserNotFound if there is none.
 
-    Reading the lane first starts a new month if one is due, so that the figures are of the
-    current month.
+    A month or night that is due is started first, so that the figures are those of the current one.
     """
-    if lanes.read(tx, user_id) is None:
+    call = StatementCall("view_limits", {"user_id": user_id})
+    rows = db.run_batch(call)
+    if rows and rows[0].is_due:
+        db.atomically(lambda tx: lanes.read(tx, user_id))
+        rows = db.run_batch(call)
+    if not rows:
         raise UserNotFound
-    return dict(tx.execute(statement("view_limits"), {"user_id": user_id}).mappings().one())
+    limits: dict[str, Any] = rows[0]._asdict()
+    return limits
 
 
 def hours_used(row: dict[str, Any]) -> float:

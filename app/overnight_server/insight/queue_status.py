@@ -3,6 +3,8 @@
 from datetime import timedelta
 from typing import Any
 
+from sqlalchemy import Connection
+
 from overnight.models.account import Pause
 from overnight.models.explain import Reason
 from overnight.models.tasks import QueueBlock, QueueStatus
@@ -27,12 +29,14 @@ def queue_status(
     Without `claim_settings` the reasons about free slots and workers are left out: for callers that
     run the task themselves. A billing month or night that is due is started. Raises UserNotFound.
     """
-    # The first transaction starts a month or night that is due; the second one then reads the
-    # tasks of all users.
-    row, pauses = db.atomically(lambda tx: (read_limits(tx, user_id), pauses_in_force(tx, user_id)))
-    reasons = db.atomically(
-        lambda tx: explain_next(tx, user_id, claim_settings or NO_SLOTS), all_users=True
-    )
+    # This starts a month or night that is due; the transaction below reads the tasks of all users.
+    row = read_limits(db, user_id)
+
+    def read(tx: Connection) -> tuple[list[Reason], list[Pause]]:
+        reasons = explain_next(tx, user_id, claim_settings or NO_SLOTS)
+        return reasons, pauses_in_force(tx, user_id)
+
+    reasons, pauses = db.atomically(read, all_users=True)
     if claim_settings is None:
         reasons = [reason for reason in reasons if not _concerns_slots(reason)]
     return QueueStatus(

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import RowMapping
-
 from overnight.errors import TaskNotFound
 from overnight.models.enums import TaskStatus
 from overnight.models.tasks import TaskResponse
@@ -15,25 +13,18 @@ from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.priority import MAX_POSITION, position_of, priority_of
 from overnight_server.mask import mask_names
+from overnight_server.store.batched_statements import ResultRow, StatementCall
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
 def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskResponse:
     """Return one of the user's tasks; raise TaskNotFound if the user has no such task."""
-    row = db.atomically(
-        lambda tx: (
-            tx.execute(
-                statement("view_task"),
-                {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION},
-            )
-            .mappings()
-            .one_or_none()
-        )
-    )
-    if row is None:
+    params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
+    rows = db.run_batch(StatementCall("view_task", params))
+    if not rows:
         raise TaskNotFound
-    return _task(row)
+    return _task(rows[0])
 
 
 @dataclass(frozen=True)
@@ -79,24 +70,15 @@ def list_tasks(
     before: TaskId | None = None,
 ) -> list[TaskResponse]:
     """Return the user's newest tasks; with `before`, those created before that task."""
-    rows = db.atomically(
-        lambda tx: (
-            tx.execute(
-                statement("view_tasks"),
-                {
-                    **TaskSelection(
-                        None if states is None else frozenset(states), criteria
-                    ).parameters,
-                    "user_id": user_id,
-                    "before": before,
-                    "limit": limit,
-                    "max_position": MAX_POSITION,
-                },
-            )
-            .mappings()
-            .all()
-        )
-    )
+    selection = TaskSelection(None if states is None else frozenset(states), criteria)
+    params = {
+        **selection.parameters,
+        "user_id": user_id,
+        "before": before,
+        "limit": limit,
+        "max_position": MAX_POSITION,
+    }
+    rows = db.run_batch(StatementCall("view_tasks", params))
     return [_task(row) for row in rows]
 
 
@@ -117,60 +99,61 @@ def recent_tasks(db: Db, *, limit: int) -> list[TaskId]:
     return [TaskId(task_id) for task_id in task_ids]
 
 
-def _task(row: RowMapping) -> TaskResponse:
-    task_id = show_task(row["id"])
-    state = State(row["state"])
-    position = position_of(row["ahead"], row["max_position"])
+def _task(row: ResultRow) -> TaskResponse:
+    task_id = show_task(row.id)
+    state = State(row.state)
+    position = position_of(row.ahead, row.max_position)
     return TaskResponse(
         id=task_id,
         queue_id=task_id,
-        dag_id=show_dag(row["dag_id"]),
-        parent_id=None if row["parent_id"] is None else show_task(row["parent_id"]),
-        title=row["title"],
-        description=row["description"],
-        type=row["type"],
-        payload=mask_names(row["payload"]),
+        dag_id=show_dag(row.dag_id),
+        parent_id=None if row.parent_id is None else show_task(row.parent_id),
+        title=row.title,
+        description=row.description,
+        type=row.type,
+        payload=mask_names(row.payload),
         status=TaskStatus(state.status),
         state=state.value,
-        priority=priority_of(row["priority"]),
-        priority_score=row["priority"],
-        project_id=row["project_id"],
-        locks=row["locks"] or [],
+        priority=priority_of(row.priority),
+        priority_score=row.priority,
+        project_id=row.project_id,
+        locks=row.locks or [],
         queue_position=position,
         position=position,
-        created_at=row["created_at"],
-        started_at=row["started_at"],
-        completed_at=row["finished_at"],
-        result_summary=row["result_summary"],
-        output=row["output"],
-        files_changed=row["files_changed"],
-        failure_reason=row["failure_reason"],
-        error=row["error"],
-        attempts=row["attempts"],
-        max_attempts=row["max_attempts"],
-        retry_at=row["retry_at"],
-        progress=mask_names(row["progress"]),
-        tags=row["tags"],
-        cost_usd=row["cost_usd"],
-        max_cost_usd=row["max_cost_usd"],
-        wait_reason=row["wait_reason"],
-        agent_name=agent_name_in(row["required_capabilities"]),
-        timeout_seconds=row["timeout_seconds"],
-        effective_timeout_seconds=row["effective_timeout_seconds"],
-        deadline_at=row["deadline_at"],
-        estimated_cost_usd=row["estimated_cost_usd"],
-        cancel_requested_at=row["cancel_requested_at"],
-        created_by=row["created_by"],
-        source=row["source"],
-        workflow_id=show_dag(row["dag_id"]),
-        task_type=row["type"],
+        created_at=row.created_at,
+        started_at=row.started_at,
+        completed_at=row.finished_at,
+        result_summary=row.result_summary,
+        output=row.output,
+        files_changed=row.files_changed,
+        failure_reason=row.failure_reason,
+        error=row.error,
+        attempts=row.attempts,
+        max_attempts=row.max_attempts,
+        retry_at=row.retry_at,
+        progress=mask_names(row.progress),
+        tags=row.tags,
+        cost_usd=row.cost_usd,
+        max_cost_usd=row.max_cost_usd,
+        wait_reason=row.wait_reason,
+        agent_name=agent_name_in(row.required_capabilities),
+        timeout_seconds=row.timeout_seconds,
+        effective_timeout_seconds=row.effective_timeout_seconds,
+        deadline_at=row.deadline_at,
+        start_at=row.start_at,
+        estimated_cost_usd=row.estimated_cost_usd,
+        cancel_requested_at=row.cancel_requested_at,
+        created_by=row.created_by,
+        source=row.source,
+        workflow_id=show_dag(row.dag_id),
+        task_type=row.type,
         error_info=_error_info(row),
-        lease_owner=row["claimed_by"],
-        lease_expires_at=row["expires_at"],
+        lease_owner=row.claimed_by,
+        lease_expires_at=row.expires_at,
     )
 
 
-def _error_info(row: RowMapping) -> dict[str, Any] | None:
-    if row["failure_reason"] is None and row["error"] is None:
+def _error_info(row: ResultRow) -> dict[str, Any] | None:
+    if row.failure_reason is None and row.error is None:
         return None
-    return {"reason": row["failure_reason"], "message": row["error"], "attempts": row["attempts"]}
+    return {"reason": row.failure_reason, "message": row.error, "attempts": row.attempts}

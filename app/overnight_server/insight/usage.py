@@ -5,17 +5,28 @@ from decimal import Decimal
 from sqlalchemy import Connection, select
 
 from overnight.errors import UserNotFound
-from overnight.models.account import LedgerLine, NightUsage, Usage
+from overnight.models.account import (
+    DayUsage,
+    LedgerLine,
+    NightUsage,
+    TypeUsage,
+    Usage,
+    UsageBreakdown,
+)
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.models import LaneRow, LedgerEntryRow
+from overnight_server.store.statements import statement
 
 SECONDS_PER_HOUR = 3600
 
 
 def usage(db: Db, user_id: UserId) -> Usage:
-    """Return what a user has used of this month and this night; raise UserNotFound if unknown."""
+    """Return what a user has used of this month and this night; raise UserNotFound if unknown.
+
+    A month, night or window that is due begins first.
+    """
 
     def work(tx: Connection) -> Usage:
         # Reading the lane first starts a new month if one is due, so that the figures are of
@@ -48,6 +59,25 @@ def usage(db: Db, user_id: UserId) -> Usage:
                 reserved_usd=float(row.night_reserved_usd),
                 limit_usd=None if row.night_limit_usd is None else float(row.night_limit_usd),
             ),
+        )
+
+    return db.atomically(work)
+
+
+def usage_breakdown(db: Db, user_id: UserId) -> UsageBreakdown:
+    """Return the hours of a user's current month by day and by type of task."""
+
+    def work(tx: Connection) -> UsageBreakdown:
+        if lanes.read(tx, user_id) is None:
+            raise UserNotFound
+        params = {"user_id": user_id}
+        days = tx.execute(statement("view_usage_by_day"), params)
+        types = tx.execute(statement("view_usage_by_type"), params)
+        return UsageBreakdown(
+            days=[DayUsage(day=row.day, hours=_hours(row.seconds), runs=row.runs) for row in days],
+            types=[
+                TypeUsage(type=row.type, hours=_hours(row.seconds), runs=row.runs) for row in types
+            ],
         )
 
     return db.atomically(work)

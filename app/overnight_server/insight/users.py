@@ -59,12 +59,14 @@ def list_users(
     db: Db,
     user_id: UserId | None = None,
     *,
+    name_prefix: str | None = None,
     after: str | None = None,
     limit: int | None = None,
 ) -> list[UserDetail]:
     """Return the users, ordered by name, disabled users included; with `user_id` only that user.
 
-    A page has at most `limit` users; it begins after the name `after`.
+    A page has at most `limit` users whose names begin with `name_prefix`; it begins after the name
+    `after`.
     """
     query = (
         select(
@@ -96,6 +98,8 @@ def list_users(
     )
     if user_id is not None:
         query = query.where(UserRow.id == user_id)
+    if name_prefix is not None:
+        query = query.where(UserRow.name.startswith(name_prefix, autoescape=True))
     if after is not None:
         query = query.where(UserRow.name > after)
     rows = db.atomically(lambda tx: tx.execute(query).all())

@@ -14,7 +14,7 @@ from overnight.errors import (
     UserNotFound,
 )
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.locks import LockScope
+from overnight_server.domain.lock_keys import LockScope
 from overnight_server.domain.plans import OnExhausted
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
@@ -96,6 +96,12 @@ def check_caps_of_lane(
     """Do what `check_caps` does with a lane that the caller has read already."""
     lane = check_graph_size(lane_read, size, caps, field_name=field_name)
     limit = lane.max_pending if lane.max_pending is not None else caps.max_pending_per_user
+    # The whole queue first: in a deployment with one user both limits may be equal.
+    depth = lane.total_depth if lane.total_depth is not None else lanes.depth(tx)
+    if depth + count + NEAR_FULL > caps.queue_max_size:
+        depth = lanes.locked_depth(tx)
+    if depth + count > caps.queue_max_size:
+        raise QueueFull(depth, caps.queue_max_size)
     if lane.waiting + count > limit:
         raise TooManyPending(lane.waiting, limit, count)
     if (
@@ -108,9 +114,4 @@ def check_caps_of_lane(
             lane.limit_seconds / SECONDS_PER_HOUR,
             lane.resets_at,
         )
-    depth = lane.total_depth if lane.total_depth is not None else lanes.depth(tx)
-    if depth + count + NEAR_FULL > caps.queue_max_size:
-        depth = lanes.locked_depth(tx)
-    if depth + count > caps.queue_max_size:
-        raise QueueFull(depth, caps.queue_max_size)
     return depth + count

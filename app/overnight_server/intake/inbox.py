@@ -22,26 +22,24 @@ from overnight.errors import (
     TooManyPending,
 )
 from overnight.models.json_values import MAX_DEPTH
-from overnight.models.tasks import TaskCreate
+from overnight.models.tasks import TaskBody
 from overnight_server.domain.ids import UserId
 from overnight_server.intake.caps import Caps
-from overnight_server.intake.new_graph import NewGraph
-from overnight_server.intake.submit import Submitted, insert_graph
+from overnight_server.intake.new_graph import NewGraph, NewTask
+from overnight_server.intake.submit import insert_graph
 from overnight_server.intake.translate_request import new_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import DatabaseUnreachable, Db
+from overnight_server.store.pass_limit import PassLimit
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent, emit
 
 # A user's lane is locked while a batch is inserted, and claims skip the lane meanwhile.
 BATCH = 20
 USERS = 100
-# Batches of one pass beyond each user's first. They bound a pass, so that users who came later do
-# not wait long for the next pass.
-FURTHER_BATCHES = 100
 DELAY_SECONDS = 5
 SOURCE = "inbox"
 # Errors that end by themselves: the user's rows are tried again later, in their order.
@@ -69,17 +67,16 @@ class _Batch:
 def process_inbox(db: Db, settings: Settings) -> int:
     """Submit due rows, one batch of a user per transaction; return the number of rows handled.
 
-    Each user gets one batch before any user gets a second. A row that cannot become a task is kept
-    with the reason. A limit of a user delays that user's rows; the limit of the whole deployment
-    ends the pass. An unexpected error with one user's rows does not affect the others.
+    Each user gets one batch before any user gets a second, and further batches while the pass has
+    time. A row that cannot become a task is kept with the reason. A limit of a user delays that
+    user's rows; the limit of the whole deployment ends the pass. An unexpected error with one
+    user's rows does not affect the others.
     """
     heads = db.run_batch(StatementCall("inbox_heads", {"limit": USERS}))
     waiting = [UserId(row.user_id) for row in heads]
-    batches_left = len(waiting) + FURTHER_BATCHES
-    total = 0
-    while waiting and batches_left > 0:
-        served, waiting = waiting[:batches_left], []
-        batches_left -= len(served)
+    limit, total = PassLimit(), 0
+    while waiting:
+        served, waiting = waiting, []
         for user_id in served:
             batch = _process_batch(db, user_id, settings)
             total += batch.settled
@@ -87,6 +84,8 @@ def process_inbox(db: Db, settings: Settings) -> int:
                 return total
             if batch.settled == BATCH:
                 waiting.append(user_id)
+        if limit.is_over:
+            break
     return total
 
 
@@ -104,28 +103,47 @@ def _submit_rows(tx: Connection, user_id: UserId, settings: Settings) -> _Batch:
     # The lane is locked first, as in every submit; it also keeps two sweeps off the same rows.
     lanes.lock(tx, [user_id])
     rows = tx.execute(statement("read_inbox"), {"user_id": user_id, "limit": BATCH}).all()
+    if rows and _submit_together(tx, user_id, rows, settings):
+        return _Batch(len(rows))
     for settled, row in enumerate(rows):
         try:
             with tx.begin_nested():
-                submitted = _submit(tx, user_id, row.task, settings)
+                graph = NewGraph([_task(row.task, settings)])
+                [submitted] = insert_graph(tx, user_id, graph, Caps.of(settings))
         except TEMPORARY as limit:
             delay = {"row_id": row.id, "seconds": DELAY_SECONDS, "reason": limit.code.lower()}
             tx.execute(statement("delay_inbox"), delay)
             return _Batch(settled, limit)
         except INVALID_ROW as error:
             reason = _error_text(error)
-            _settle_row(tx, row.id, "refused", error=reason)
+            _settle_rows(tx, [row.id], "refused", error=reason)
             log_after_commit(tx, LogEvent.INBOX_REFUSED, row=row.id, error=reason)
         else:
-            _settle_row(tx, row.id, "accepted", task_id=submitted.task_id)
+            _settle_rows(tx, [row.id], "accepted", task_ids=[submitted.task_id])
     return _Batch(len(rows))
 
 
-def _submit(tx: Connection, user_id: UserId, row_text: str, settings: Settings) -> Submitted:
-    body = TaskCreate.model_validate({"source": SOURCE, **_parse_row(row_text)})
-    task = new_task(body, settings, body.idempotency_key)
-    [submitted] = insert_graph(tx, user_id, NewGraph([task]), Caps.of(settings))
-    return submitted
+def _submit_together(
+    tx: Connection, user_id: UserId, rows: Sequence[Any], settings: Settings
+) -> bool:
+    """Submit rows with one statement; False, and nothing changed, if not all can be accepted."""
+    try:
+        with tx.begin_nested():
+            graph = NewGraph([_task(row.task, settings) for row in rows])
+            if not graph.is_plain:
+                return False
+            submitted = insert_graph(tx, user_id, graph, Caps.of(settings))
+            ids = [row.id for row in rows]
+            _settle_rows(tx, ids, "accepted", task_ids=[task.task_id for task in submitted])
+    except INVALID_ROW:
+        return False
+    return True
+
+
+def _task(row_text: str, settings: Settings) -> NewTask:
+    """Return the task that a row describes; raise what is wrong with it."""
+    body = TaskBody.model_validate({"source": SOURCE, **_parse_row(row_text)})
+    return new_task(body, settings, body.idempotency_key)
 
 
 def _parse_row(row_text: str) -> dict[str, Any]:
@@ -141,17 +159,17 @@ def _parse_row(row_text: str) -> dict[str, Any]:
     return fields
 
 
-def _settle_row(
+def _settle_rows(
     tx: Connection,
-    row_id: int,
+    row_ids: Sequence[int],
     outcome: str,
     *,
-    task_id: UUID | None = None,
+    task_ids: Sequence[UUID] = (),
     error: str | None = None,
 ) -> None:
     tx.execute(
         statement("settle_inbox"),
-        {"row_id": row_id, "outcome": outcome, "task_id": task_id, "error": error},
+        {"rows": list(row_ids), "outcome": outcome, "tasks": list(task_ids), "error": error},
     )
 
 

@@ -33,8 +33,11 @@ class NewTask:
     locks: Sequence[str] = ()
     idempotency_key: str | None = None
     deadline_at: datetime | None = None
+    # The task does not start before; it counts as waiting until then.
+    start_at: datetime | None = None
     tags: Sequence[str] = ()
-    created_by: str = "human:local"
+    # None: the user who submits it.
+    created_by: str | None = None
     source: str = "api"
     max_cost_usd: float | None = None
     # The expected cost of a run, which the gate compares with budgets; default `max_cost_usd`.

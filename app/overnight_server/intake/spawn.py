@@ -95,7 +95,7 @@ def _spawn(
     check_submit(tx, user_id, [replace(request.task, context_refs=())], caps.caps, ())
     if parent.dag_id == parent.id and not parent.has_dag_row:
         insert_dag_row_of_lone_task(tx, parent.id)
-    task = replace(request.task, source=SOURCE, created_by=f"agent:{parent.type}"[:100])
+    task = replace(request.task, source=SOURCE, created_by=_creator(parent))
     if request.inherits_priority:
         task = replace(task, priority=parent.priority)
     child = insert_into_graph(
@@ -110,6 +110,12 @@ def _spawn(
     report_task_added(tx, child, None, SOURCE)
     fault("spawn.before_commit")
     return SpawnResult(child, created=True)
+
+
+def _creator(parent: Row[Any]) -> str:
+    """Return who spawns: the agent that the parent names, else the handler of its type."""
+    named = [name for name in parent.required_capabilities if name.startswith(AGENT_PREFIX)]
+    return named[0] if named else f"{AGENT_PREFIX}{parent.type}"[:100]
 
 
 def _check_agent(parent: Row[Any], task: NewTask) -> None:

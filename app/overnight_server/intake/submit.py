@@ -269,7 +269,14 @@ def _find_by_keys(
 
 
 def _check_deadlines(tx: Connection, tasks: Sequence[NewTask]) -> None:
-    """Raise InvalidRequest if the deadline of a task has passed already."""
+    """Raise InvalidRequest if a deadline has passed already, or is before the task may start."""
+    for task in tasks:
+        if task.start_at and task.deadline_at and task.deadline_at <= task.start_at:
+            raise InvalidRequest(
+                "start_at",
+                f"{format_instant(task.start_at)} is not before the deadline",
+                legal=f"before {format_instant(task.deadline_at)}",
+            )
     earliest = min((task.deadline_at for task in tasks if task.deadline_at), default=None)
     if earliest is None:
         return

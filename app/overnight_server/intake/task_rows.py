@@ -8,7 +8,7 @@ from functools import lru_cache
 from uuid import UUID
 
 from overnight_server.domain.ids import DagId, TaskId
-from overnight_server.domain.locks import keys_of
+from overnight_server.domain.lock_keys import keys_of
 from overnight_server.domain.retry import RetryRules
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask

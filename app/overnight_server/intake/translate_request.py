@@ -6,6 +6,7 @@ from dataclasses import replace
 from overnight.errors import InvalidRequest
 from overnight.models import tasks
 from overnight.models.dags import DagTask
+from overnight.models.field_errors import validate
 from overnight.models.queue import QueueSubmit
 from overnight_server.domain.capabilities import agent_capability
 from overnight_server.domain.priority import score
@@ -32,20 +33,21 @@ PROMPT_SPEC_FIELDS = {
 PROJECT_ID_FIELDS = ("id", "project_id", "name", "path")
 
 
-def new_task(body: tasks.TaskCreate, settings: Settings, key: str | None) -> NewTask:
+def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTask:
     """Return the task that a request describes, with the defaults of the settings."""
     if body.workflow_id is not None:
         legal = "no workflow_id: the task belongs to the graph of the request"
         raise InvalidRequest("workflow_id", "cannot be set here", legal=legal)
-    task = NewTask(
+    body = _with_constraints(body)
+    return NewTask(
         title=body.title,
         type=body.type or settings.default_type,
         description=body.description,
         payload=body.payload,
         spec=body.spec if body.prompt is None else {**body.spec, "prompt": body.prompt},
         project_id=body.project_id,
-        priority=score(body.priority) if body.priority_score is None else body.priority_score,
-        priority_boost_per_minute=body.priority_boost_per_minute,
+        priority=_priority(body, settings),
+        priority_boost_per_minute=_boost(body, settings),
         timeout_seconds=body.timeout_seconds,
         max_attempts=body.max_attempts or settings.max_attempts,
         retry=retry_policy(body.retry, settings),
@@ -53,6 +55,7 @@ def new_task(body: tasks.TaskCreate, settings: Settings, key: str | None) -> New
         locks=body.locks,
         idempotency_key=key,
         deadline_at=body.deadline_at,
+        start_at=body.start_at,
         tags=body.tags,
         source=body.source,
         max_cost_usd=body.max_cost_usd,
@@ -60,8 +63,8 @@ def new_task(body: tasks.TaskCreate, settings: Settings, key: str | None) -> New
         name=body.name if isinstance(body, DagTask) else None,
         context_refs=_references(body),
         role=body.role,
+        created_by=body.created_by,
     )
-    return task if body.created_by is None else replace(task, created_by=body.created_by)
 
 
 def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> NewTask:
@@ -73,11 +76,13 @@ def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> 
         type=settings.default_type,
         spec=spec,
         project_id=_project_id(body.project),
+        priority=settings.priority,
+        priority_boost_per_minute=settings.priority_boost_per_minute,
         timeout_seconds=body.timeout_seconds,
         max_attempts=settings.max_attempts,
         retry=retry_policy(None, settings),
         source=source or NewTask.source,
-        created_by=f"cron:{body.source_job}" if body.source_job else NewTask.created_by,
+        created_by=f"cron:{body.source_job}" if body.source_job else None,
     )
 
 
@@ -116,6 +121,17 @@ def retry_policy(requested: tasks.RetryPolicy | None, settings: Settings) -> Ret
     )
 
 
+def _priority(body: tasks.TaskBody, settings: Settings) -> int:
+    if body.priority_score is not None:
+        return body.priority_score
+    return score(body.priority) if "priority" in body.model_fields_set else settings.priority
+
+
+def _boost(body: tasks.TaskBody, settings: Settings) -> float:
+    is_sent = "priority_boost_per_minute" in body.model_fields_set
+    return body.priority_boost_per_minute if is_sent else settings.priority_boost_per_minute
+
+
 def _project_id(project: str | Mapping[str, object] | None) -> str | None:
     """Return the text that identifies a project; tasks of one project share a lock."""
     if project is None or isinstance(project, str):
@@ -127,14 +143,48 @@ def _project_id(project: str | Mapping[str, object] | None) -> str | None:
     return None
 
 
-def _capabilities(body: tasks.TaskCreate) -> tuple[str, ...]:
+def _with_constraints(body: tasks.TaskBody) -> tasks.TaskBody:
+    """Return the request with the constraints of its spec applied to its fields.
+
+    Raises InvalidRequest for an unknown constraint, and for one that differs from its field.
+    """
+    if "constraints" not in body.spec:
+        return body
+    given = body.spec["constraints"]
+    if not isinstance(given, dict):
+        raise InvalidRequest("spec.constraints", "is not a JSON object", legal="an object")
+    try:
+        constraints = validate(tasks.Constraints, given)
+    except InvalidRequest as error:
+        raise InvalidRequest.of_fields(
+            [replace(each, field=f"spec.constraints.{each.field}") for each in error.fields]
+        ) from None
+    changes: dict[str, object] = {}
+    for name, constraint in (
+        ("max_cost_usd", "max_cost_usd"),
+        ("timeout_seconds", "max_duration_sec"),
+    ):
+        value = getattr(constraints, constraint)
+        if value is None:
+            continue
+        if getattr(body, name) not in (None, value):
+            legal = "one of the two, or the same in both"
+            raise InvalidRequest(
+                f"spec.constraints.{constraint}", f"differs from {name}", legal=legal
+            )
+        changes[name] = value
+    needs = dict.fromkeys([*body.required_capabilities, *constraints.required_capabilities])
+    return body.model_copy(update={**changes, "required_capabilities": tuple(needs)})
+
+
+def _capabilities(body: tasks.TaskBody) -> tuple[str, ...]:
     """Return the required capabilities; a named agent is one of them."""
     if body.agent_name is None:
         return body.required_capabilities
     return (*body.required_capabilities, agent_capability(body.agent_name))
 
 
-def _references(body: tasks.TaskCreate) -> Sequence[str]:
+def _references(body: tasks.TaskBody) -> Sequence[str]:
     """Return the references of a task, which may also stand inside its `spec`."""
     in_spec = body.spec.get("context_refs", [])
     if not isinstance(in_spec, list) or not all(isinstance(text, str) for text in in_spec):

@@ -133,12 +133,15 @@ def graph_from_json(stored: Mapping[str, Any]) -> NewGraph:
 
 
 def _task_from_json(stored: Mapping[str, Any]) -> NewTask:
-    deadline = stored["deadline_at"]
+    instants = {name: stored.get(name) for name in ("deadline_at", "start_at")}
     return NewTask(
         **{
             **stored,
             "retry": policy_of(json.dumps(stored["retry"])),
-            "deadline_at": None if deadline is None else datetime.fromisoformat(deadline),
+            **{
+                name: None if text is None else datetime.fromisoformat(text)
+                for name, text in instants.items()
+            },
         }
     )
 

@@ -37,6 +37,7 @@ from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import DatabaseUnreachable, Db
+from overnight_server.store.pass_limit import PassLimit
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent, emit
 
@@ -44,9 +45,8 @@ from overnight_server.telemetry import LogEvent, emit
 CHUNK: Final = 50
 # How many rows a chunk reads to find its tasks.
 MAX_ROWS_READ: Final = 2_000
-# Users of one pass, and chunks beyond each user's first: they bound how long other sweeps wait.
-USERS: Final = 100
-FURTHER_CHUNKS: Final = 40
+# Users of one pass. Each gets a first chunk, however long that takes.
+USERS: Final = 25
 DEFAULT_CAPS: Final = Caps()
 
 
@@ -70,20 +70,20 @@ class _Tally:
 def run_bulks(db: Db, caps: Caps = DEFAULT_CAPS) -> int:
     """Continue the oldest bulk operation of each user; return how many tasks were changed.
 
-    Each user gets one chunk before any user gets a second. An operation that fails does not affect
-    the others, and the next pass tries it again. Retried tasks count as waiting work: those that
-    exceed the `caps` are refused, as if each had been retried by itself.
+    Each user gets one chunk before any user gets a second, and further chunks while the pass has
+    time. An operation that fails does not affect the others, and the next pass tries it again.
+    Retried tasks count as waiting work: those that exceed the `caps` are refused, as if each had
+    been retried by itself.
     """
     heads = db.run_batch(StatementCall("running_bulks", {"limit": USERS}))
     running = [(BulkId(row.id), UserId(row.user_id)) for row in heads]
-    chunks_left = len(running) + FURTHER_CHUNKS
-    total = 0
-    while running and chunks_left > 0:
-        served = running[:chunks_left]
-        chunks_left -= len(served)
-        chunks = [(bulk, _run_chunk(db, *bulk, caps)) for bulk in served]
+    limit, total = PassLimit(), 0
+    while running:
+        chunks = [(bulk, _run_chunk(db, *bulk, caps)) for bulk in running]
         total += sum(chunk.changed for _, chunk in chunks)
         running = [bulk for bulk, chunk in chunks if not chunk.is_last]
+        if limit.is_over:
+            break
     return total
 
 

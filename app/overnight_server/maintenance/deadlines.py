@@ -13,13 +13,14 @@ from overnight_server.domain.priority import DEADLINE_HORIZON
 from overnight_server.outcome.settle import dead_letter_unstarted
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
+from overnight_server.store.pass_limit import PassLimit
 from overnight_server.store.statements import statement
 
 BATCH = 500
 DEADLINE_EXCEEDED = "deadline_exceeded"
 # A stored sort key is updated when it is off by this many points.
 STEP = 0.1
-# Tasks that nobody runs; a running task may finish after its deadline.
+# Tasks that nobody runs; of these, the statements leave out tasks that started in time.
 UNSTARTED = sorted(set(sources(LifecycleEvent.DEAD_LETTER)) & WAITING)
 Cursor: TypeAlias = tuple[datetime, UUID]
 
@@ -33,13 +34,13 @@ class _Page:
 
 
 def dead_letter_passed(db: Db) -> int:
-    """Dead-letter every waiting task whose deadline has passed; return their number."""
-    total = 0
+    """Dead-letter every task that was not started by its deadline; return their number."""
+    limit, total = PassLimit(), 0
     while True:
         candidates, ended = db.atomically(_dead_letter_batch)
         total += ended
         # If none of a batch could be ended, others have started or ended them meanwhile.
-        if candidates < BATCH or not ended:
+        if candidates < BATCH or not ended or limit.is_over:
             return total
 
 

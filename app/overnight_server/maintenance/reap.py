@@ -25,30 +25,56 @@ from overnight_server.fault_points import fault
 from overnight_server.outcome.settle import Ending, record
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
+from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
+from overnight_server.store.pass_limit import PassLimit
 from overnight_server.store.run_rows import failures_of, policy_of
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent, emit
 
 BATCH = 500
 ENDED_BY_FORCE = "ended_by_force"
+# How long the rows of offline workers and pull agents are kept; each restart of a worker adds one.
+OFFLINE_WORKERS_KEPT = timedelta(days=1)
+OFFLINE_PULL_AGENTS_KEPT = timedelta(days=30)
+DELETED_AGENTS_PER_PASS = 1_000
 
 
 def reap(db: Db) -> int:
     """Settle every claim whose lease has expired, because its worker is lost; return their number.
 
     A task that was not started returns to the queue and spends nothing. A run is settled as
-    cancelled if a stop was requested, as timed out if its time is over, otherwise as lost. It is a
-    crash of the run itself only if its pull agent still sends heartbeats.
+    cancelled if a stop was requested, as timed out if its last heartbeat came after its limit,
+    otherwise as lost. It is a crash of the run itself only if its pull agent still sends
+    heartbeats. No run is billed for longer than until its last heartbeat.
     """
     return len(_settle_all(db, "expired_claims", {"limit": BATCH}, only_expired=True))
 
 
-def settle_runs_of_dead_process(
-    db: Db, claims: Sequence[Claim], *, handling: bool, taken_away: bool = False
-) -> int:
-    """Settle the runs of a dead process of a live worker; return the number still held.
+def begin_grace(db: Db, *, gap: timedelta, lease: timedelta) -> bool:
+    """Give all runs one more lease if the reaper made no pass for `gap`; return whether it did so.
 
+    Nobody could renew a lease while Postgres was unreachable. The reaper's own last pass tells how
+    long that may have been, whether Postgres was restarted, failed over or cut off.
+    """
+    params = {"gap": gap.total_seconds(), "lease": lease.total_seconds()}
+    resumed = db.run_batch(StatementCall("begin_grace", params))
+    for row in resumed:
+        emit(LogEvent.REAPER_RESUMED, seconds=round(row.seconds, 1))
+    return bool(resumed)
+
+
+def settle_runs_of_dead_process(
+    db: Db,
+    claims: Sequence[Claim],
+    *,
+    handling: bool,
+    taken_away: bool = False,
+    dead_for: timedelta = timedelta(),
+) -> int:
+    """Settle the runs of a process of a live worker that died `dead_for` ago.
+
+    Return the number of runs that were still held.
     With `handling`, the handler was running when the process died: that is a crash of the run.
     With `taken_away`, the worker ended the process on purpose, and the run is given back.
     """
@@ -57,6 +83,7 @@ def settle_runs_of_dead_process(
         "tokens": [claim.token for claim in claims],
         "handling": handling,
         "taken_away": taken_away,
+        "dead_seconds": dead_for.total_seconds(),
         "limit": BATCH,
     }
     return len(_settle_all(db, "runs_of_dead_workers", params, only_expired=False))
@@ -73,12 +100,19 @@ def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None]
 
 
 def retire_agents(db: Db, *, silence: timedelta) -> int:
-    """Mark workers offline that sent no heartbeat for `silence`; pools check all lanes again."""
+    """Mark workers offline that sent no heartbeat for `silence`; pools check all lanes again.
+
+    Delete workers and pull agents that have been offline for long. Return how many went offline.
+    """
+    _delete_offline_agents(db)
+    params = {"silence": silence.total_seconds()}
+    if not db.run_batch(StatementCall("silent_agents", params)):
+        return 0
 
     def work(tx: Connection) -> int:
-        retired = tx.execute(statement("retire_agents"), {"silence": silence.total_seconds()}).all()
-        if retired:
-            tx.execute(statement("unskip_all_lanes"))
+        # Lanes are locked before agents, as in a settle that pays from an agent's budget.
+        tx.execute(statement("unskip_all_lanes"))
+        retired = tx.execute(statement("retire_agents"), params).all()
         for agent in retired:
             log_after_commit(
                 tx, LogEvent.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent"
@@ -91,10 +125,20 @@ def retire_agents(db: Db, *, silence: timedelta) -> int:
     return count
 
 
+def _delete_offline_agents(db: Db) -> None:
+    kept = {
+        "worker_seconds": OFFLINE_WORKERS_KEPT.total_seconds(),
+        "pull_agent_seconds": OFFLINE_PULL_AGENTS_KEPT.total_seconds(),
+        "limit": DELETED_AGENTS_PER_PASS,
+    }
+    db.atomically(lambda tx: tx.execute(statement("delete_offline_agents"), kept))
+
+
 def _settle_all(
     db: Db, finder: str, params: Mapping[str, object], *, only_expired: bool
 ) -> list[Ending]:
     ended: list[Ending] = []
+    limit = PassLimit()
     while True:
         rows = db.atomically(lambda tx: tx.execute(statement(finder), params).mappings().all())
         endings = [_ending(dict(row), only_expired=only_expired) for row in rows]
@@ -106,7 +150,7 @@ def _settle_all(
             _report(ending)
         ended += won
         # If none of a batch was still held, others have settled them; the next pass continues.
-        if len(rows) < BATCH or not won:
+        if len(rows) < BATCH or not won or limit.is_over:
             return ended
 
 
@@ -140,14 +184,17 @@ def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
 def _result_of(row: Mapping[str, Any]) -> Result:
     if row["state"] == State.CLAIMED:
         return Expired()
+    ran_seconds = row["alive_seconds"]
     if row["cancel_requested"]:
-        return StoppedByCancel()
+        return StoppedByCancel(ran_seconds=ran_seconds)
     if row["out_of_time"]:
-        return TimedOut(by_plan=row["plan_limited"])
+        return TimedOut(by_plan=row["plan_limited"], ran_seconds=ran_seconds)
     if row["taken_away"]:
-        return Interrupted(ENDED_BY_FORCE)
+        return Interrupted(ENDED_BY_FORCE, ran_seconds=ran_seconds)
     in_bundle = row["bundle"] is not None
-    return Died(in_bundle=in_bundle) if row["died"] else Lost(in_bundle=in_bundle)
+    if row["died"]:
+        return Died(in_bundle=in_bundle, ran_seconds=ran_seconds)
+    return Lost(in_bundle=in_bundle, ran_seconds=ran_seconds)
 
 
 def _report(ending: Ending) -> None:

@@ -10,14 +10,16 @@ from datetime import timedelta
 from overnight_server.dispatch.fill import fill
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.fault_points import fault
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.inbox import process_inbox
-from overnight_server.maintenance.audit_lanes import audit
+from overnight_server.maintenance.audit_lanes import audit, audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.maintenance.promote import promote
-from overnight_server.maintenance.reap import end_overdue, reap, retire_agents
+from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.maintenance.starvation_alarm import report_starving_users
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import Settings
 from overnight_server.store.batched_statements import StatementCall
@@ -26,22 +28,33 @@ from overnight_server.telemetry import LogEvent, emit
 
 # A worker is retired after this many times the silence after which the gate ignores its slots.
 RETIRE_FACTOR = 4
+# After a gap of this many intervals, Postgres may have been unreachable for everybody.
+MISSED_PASSES = 3
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One sweep: a pass over the database that returns how many rows it changed."""
+    """One sweep: a pass over the database that returns how many rows it changed.
+
+    `run_all` is set if one pass does only a part of the work: a sweep by hand does all of it.
+
+    Urgent sweeps keep promises in seconds: a lost run starts again, a due retry is ready. They
+    never wait for the others, whose work users can make long.
+    """
 
     run: Callable[[Db, Settings], int]
     interval: Callable[[Settings], float]
     purpose: str
+    run_all: Callable[[Db, Settings], int] | None = None
+    is_urgent: bool = False
 
 
 def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> int | None:
     """Run one sweep and return how many rows it changed; None if it has just run.
 
     With two beat processes every tick comes twice; the second one within half an interval does
-    nothing. `force` runs the sweep anyway, which is always safe: sweeps are idempotent.
+    nothing. `force` runs the sweep anyway, and all of it, which is always safe: sweeps are
+    idempotent.
     """
     sweep = SWEEPS[name]
     gap = 0.0 if force else sweep.interval(settings) / 2
@@ -49,7 +62,8 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
         return None
     fault("sweep.after_lock")
     began = time.monotonic()
-    changed = sweep.run(db, settings)
+    run = sweep.run_all if force and sweep.run_all else sweep.run
+    changed = run(db, settings)
     fault("sweep.before_end")
     db.run_batch(StatementCall("finish_sweep", {"name": name, "touched": changed}))
     if changed:
@@ -62,6 +76,14 @@ def run_sweep(db: Db, settings: Settings, name: str, *, force: bool = False) -> 
 
 
 def _reap(db: Db, settings: Settings) -> int:
+    lease = timedelta(seconds=settings.lease_seconds)
+    # A shorter outage ends no lease: its worker renewed it at most one heartbeat before the outage,
+    # and renews it half a heartbeat after it.
+    gap = max(
+        lease - 1.5 * timedelta(seconds=settings.heartbeat_interval),
+        MISSED_PASSES * timedelta(seconds=settings.lease_check_interval),
+    )
+    begin_grace(db, gap=gap, lease=lease)
     liveness = timedelta(seconds=settings.worker_liveness)
     retire_agents(db, silence=liveness * RETIRE_FACTOR)
     return reap(db)
@@ -85,48 +107,69 @@ def _dispatch(db: Db, settings: Settings) -> int:
         publisher.close()
 
 
+def _report_starving(db: Db, settings: Settings) -> int:
+    return report_starving_users(db, ClaimSettings.from_settings(settings))
+
+
 SWEEPS: dict[str, Sweep] = {
-    "reap": Sweep(_reap, lambda s: s.lease_check_interval, "take back the tasks of lost workers"),
+    "reap": Sweep(
+        _reap,
+        lambda settings: settings.lease_check_interval,
+        "take back the tasks of lost workers",
+        is_urgent=True,
+    ),
     "timeouts": Sweep(
         _end_overdue,
-        lambda s: s.timeout_check_interval,
+        lambda settings: settings.timeout_check_interval,
         "end runs that exceed their timeout or ignore a cancel",
+        is_urgent=True,
     ),
     "promote": Sweep(
-        lambda db, _: promote(db), lambda s: s.promote_interval, "make due retries ready"
+        lambda db, _: promote(db),
+        lambda settings: settings.promote_interval,
+        "make tasks ready whose retry or start is due",
+        is_urgent=True,
     ),
     "triggers": Sweep(
-        lambda db, s: fire_due(db, Caps.of(s)),
-        lambda s: s.trigger_interval,
+        lambda db, settings: fire_due(db, Caps.of(settings)),
+        lambda settings: settings.trigger_interval,
         "submit graphs whose trigger is due",
     ),
-    "inbox": Sweep(process_inbox, lambda s: s.inbox_interval, "submit tasks from the inbox"),
+    "inbox": Sweep(
+        process_inbox, lambda settings: settings.inbox_interval, "submit tasks from the inbox"
+    ),
     "bulk": Sweep(
-        lambda db, s: run_bulks(db, Caps.of(s)),
-        lambda s: s.bulk_interval,
+        lambda db, settings: run_bulks(db, Caps.of(settings)),
+        lambda settings: settings.bulk_interval,
         "continue bulk operations",
     ),
     "reset": Sweep(
         lambda db, _: reset_cycles(db),
-        lambda s: s.cycle_check_interval,
+        lambda settings: settings.cycle_check_interval,
         "start billing months, open and close night windows",
+        is_urgent=True,
     ),
     "deadlines": Sweep(
         lambda db, _: dead_letter_passed(db),
-        lambda s: s.deadline_check_interval,
+        lambda settings: settings.deadline_check_interval,
         "dead-letter tasks that did not start by their deadline",
+        is_urgent=True,
     ),
     "urgency": Sweep(
         lambda db, _: raise_deadline_priority(db),
-        lambda s: s.urgency_interval,
+        lambda settings: settings.urgency_interval,
         "raise the priority of tasks near their deadline",
     ),
     "dispatch": Sweep(
-        _dispatch, lambda s: s.dispatch_tick_interval, "fill free slots, in case no dispatcher runs"
+        _dispatch,
+        lambda settings: settings.dispatch_tick_interval,
+        "fill free slots, in case no dispatcher runs",
+        is_urgent=True,
     ),
     "audit": Sweep(
-        lambda db, _: audit(db),
-        lambda s: s.audit_interval,
-        "compare the lanes' counters with the task rows",
+        lambda db, settings: audit(db) + _report_starving(db, settings),
+        lambda settings: settings.audit_interval,
+        "compare the lanes' counters with the task rows, and report users who are not served",
+        run_all=lambda db, settings: audit_all(db) + _report_starving(db, settings),
     ),
 }

@@ -11,6 +11,7 @@ from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.triggers import fire_trigger
 from overnight_server.store.db import DatabaseUnreachable, Db
+from overnight_server.store.pass_limit import PassLimit
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent, emit
 
@@ -22,14 +23,19 @@ UNEXPECTED = "INTERNAL_ERROR: the graph could not be submitted"
 
 
 def fire_due(db: Db, caps: Caps) -> int:
-    """Fire every due trigger, each in its own transaction; return how many graphs were submitted.
+    """Fire due triggers, each in its own transaction; return how many graphs were submitted.
 
     A trigger that is refused or fails keeps the reason on its row and is tried again later; it does
-    not affect the others.
+    not affect the others. A pass that takes long stops, and the next one goes on.
     """
     db.atomically(lambda tx: tx.execute(statement("make_lone_task_triggers_due")))
     due = db.atomically(_due_triggers)
-    return sum(_fire(db, user_id, trigger_id, caps) for user_id, trigger_id in due)
+    limit, fired = PassLimit(), 0
+    for user_id, trigger_id in due:
+        fired += _fire(db, user_id, trigger_id, caps)
+        if limit.is_over:
+            break
+    return fired
 
 
 def _due_triggers(tx: Connection) -> list[tuple[UserId, TriggerId]]:

@@ -21,7 +21,8 @@ class WorkerCard:
     capabilities: Sequence[str]
     slots: int
     kind: str = "celery"
-    types: Sequence[str] = ()
+    # The types it has handlers for; None accepts every type.
+    types: Sequence[str] | None = None
     budget_usd: float | None = None
 
 
@@ -32,8 +33,8 @@ def join(db: Db, card: WorkerCard) -> str:
     """
 
     def work(tx: Connection) -> str:
-        # A pause of everything locks all pools; a new pool must not appear in between.
-        tx.execute(statement("lock_pauses_shared"))
+        # Lanes are locked before agents, as in a settle that pays from an agent's budget.
+        tx.execute(statement("unskip_all_lanes"))
         tx.execute(statement("ensure_pool"), {"pool": card.pool})
         registered = tx.execute(
             statement("register_worker"),
@@ -42,16 +43,14 @@ def join(db: Db, card: WorkerCard) -> str:
                 "kind": card.kind,
                 "pool": card.pool,
                 "capabilities": sorted(set(card.capabilities)),
-                "types": sorted(set(card.types)),
+                "types": None if card.types is None else sorted(set(card.types)),
                 "slots": card.slots,
                 "budget_usd": card.budget_usd,
             },
         )
-        tx.execute(statement("unskip_all_lanes"))
         return str(registered.scalar_one())
 
     status = db.atomically(work)
-    # Which pool may skip which types depends on the handlers of all workers.
     lanes.unskip_lanes(db)
     return status
 
@@ -75,13 +74,12 @@ def heartbeat_claim_holder(db: Db, claim: Claim) -> None:
 def leave(db: Db, agent_id: str) -> None:
     """Remove a worker's slots at once, because it shuts down.
 
-    All pools check every lane again: other workers of its pool may be able to do more, and its
-    types may have no worker of their own any more.
+    All pools check every lane again: other workers of its pool may be able to do more.
     """
 
     def work(tx: Connection) -> None:
-        tx.execute(statement("mark_worker_offline"), {"id": agent_id})
         tx.execute(statement("unskip_all_lanes"))
+        tx.execute(statement("mark_worker_offline"), {"id": agent_id})
 
     db.atomically(work)
     lanes.unskip_lanes(db)

@@ -1,8 +1,9 @@
 """The settle transaction: it ends runs and records everything that follows from their results.
 
-State, attempt, ledger, costs, dependents, dead letter and event are written together. After the
-commit, dead letters, poison tasks, released claims and cancelled children are logged. Settling does
-not wake dispatchers: a worker's slot may claim the next task itself, so its caller decides.
+State, attempt, ledger (the hours charged), costs, dependents, dead letter and event are written
+together. After the commit, dead letters, poison tasks, released claims and cancelled children are
+logged. Settling does not wake dispatchers: a worker's slot may claim the next task itself, so its
+caller decides.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import DataError
 
 from overnight_server.domain.claims import Claim, Claimed, FailedRun, Run
 from overnight_server.domain.ids import TaskId, UserId, show_task
@@ -33,6 +35,7 @@ from overnight_server.domain.results import (
     Result,
     Returned,
     WaitingForTasks,
+    bounded,
 )
 from overnight_server.domain.retry import RetryRules
 from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
@@ -45,7 +48,8 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent
 
-MAX_TEXT = 10_000
+# The error class of a run whose result Postgres rejects.
+UNSTORABLE = "invalid_output"
 # The priority that the escalation rule `priority` gives to a task that keeps failing: high.
 ESCALATED_PRIORITY = 2
 # A task that nobody runs can be cancelled at once; the late start of a claim then matches no row.
@@ -91,8 +95,27 @@ class Settled:
 
 
 def settle(db: Db, run: Run, result: Result, *, agent: str) -> bool:
-    """Settle one run; if its claim was no longer held, only store the result and return False."""
-    return bool(settle_all(db, [(run, result)], agent=agent).won)
+    """Settle one run; if its claim was no longer held, only store the result and return False.
+
+    If Postgres rejects the data of the result, a failure that says so is recorded instead.
+    """
+    try:
+        settled = settle_all(db, [(run, result)], agent=agent)
+    except DataError as error:
+        settled = settle_all(db, [(run, unstorable(result, error))], agent=agent)
+    return bool(settled.won)
+
+
+def unstorable(result: Result, error: DataError) -> Raised:
+    """Return the failure to record instead of a result whose data Postgres rejects."""
+    return Raised(
+        UNSTORABLE,
+        f"the result cannot be stored: {error.orig}",
+        "InvalidOutput",
+        cost_usd=result.cost_usd,
+        tokens=result.tokens,
+        ran_seconds=result.ran_seconds,
+    )
 
 
 def settle_all(
@@ -179,15 +202,20 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
         "escalated_priority": score(ESCALATED_PRIORITY),
     }
     rows = execute_batch(tx, lock, StatementCall("settle", verdicts))
-    applied = {row.task_id for row in rows}
+    # With the epoch: a worker may report a run that it lost together with its next run of the task.
+    applied = {(row.task_id, row.epoch) for row in rows}
     for ending in endings:
-        (settled.won if ending.claim.task_id in applied else settled.stale).append(ending)
+        (settled.won if _fence(ending.claim) in applied else settled.stale).append(ending)
     _record_consequences(tx, settled.won, rows)
     if keep_stale:
         for ending in settled.stale:
             _keep_stale(tx, ending)
     fault("settle.before_commit")
     return settled
+
+
+def _fence(claim: Claim) -> tuple[TaskId, int]:
+    return claim.task_id, claim.epoch
 
 
 def dead_letter_unstarted(tx: Connection, tasks: Sequence[UUID], reason: str) -> None:
@@ -339,6 +367,7 @@ def _check_wait(tx: Connection, ending: Ending) -> Ending:
 
 
 def _ending_of(run: Run, result: Result, agent: str) -> Ending:
+    result = bounded(result)
     standing = TaskHistory(run.attempts, run.max_attempts, run.retry, agent, run.failures)
     verdict = judge(standing, result, random.random())  # noqa: S311 - jitter, not a secret
     return Ending(
@@ -368,8 +397,8 @@ def _row(ending: Ending) -> dict[str, object]:
         "only_expired": ending.only_expired,
         "outcome": verdict.outcome,
         "reason": verdict.reason,
-        "message": _storable(verdict.message),
-        "detail": _storable(raised.detail) if raised else None,
+        "message": verdict.message,
+        "detail": raised.detail if raised else None,
         "wait_seconds": verdict.wait_seconds,
         "spent": verdict.spent,
         "billed": verdict.billed,
@@ -392,7 +421,7 @@ def _escalation(ending: Ending) -> dict[str, object]:
         "epoch": ending.claim.epoch,
         "rule": verdict.escalation,
         "reason": verdict.reason,
-        "error": _storable(verdict.message),
+        "error": verdict.message,
     }
 
 
@@ -420,10 +449,3 @@ def _keep_stale(tx: Connection, ending: Ending) -> None:
             "result": json.dumps({"output": row["output"], "error": row["message"]}),
         },
     )
-
-
-def _storable(text: str | None) -> str | None:
-    """Shorten a long text, and replace characters that Postgres cannot store."""
-    if text is None:
-        return None
-    return text.replace("\x00", "")[:MAX_TEXT].encode(errors="replace").decode()

@@ -13,7 +13,7 @@ from overnight.errors import StaleAttempt, TaskNotFound
 from overnight.models.tasks import TaskResponse
 from overnight_server.domain.claims import Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId, parse_task, show_task
-from overnight_server.domain.locks import USER
+from overnight_server.domain.lock_keys import USER
 from overnight_server.domain.priority import score
 from overnight_server.domain.results import Raised, Result, Returned, TimedOut
 from overnight_server.gate.claim import ClaimSettings, claim_one

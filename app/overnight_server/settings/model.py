@@ -111,7 +111,8 @@ class Settings(BaseModel):
     ] = Field(
         default=None,
         description="The address of the Postgres that stores the tasks. If it is not set, "
-        "`overnight up` starts an embedded Postgres.",
+        "`overnight up` starts an embedded Postgres. Behind PgBouncer in transaction mode it ends "
+        "in `?pooler=transaction`.",
     )
     database_pool_size: Annotated[int, NumberRange(1, 100)] = Field(
         default=5, description="The number of connections to Postgres that one process keeps open."
@@ -144,6 +145,9 @@ class Settings(BaseModel):
     api_host: str = Field(default="127.0.0.1", description="The address on which the API listens.")
     api_port: Annotated[int, PORT] = Field(
         default=0, description="The port on which the API listens; 0 selects a free port."
+    )
+    api_processes: Annotated[int, NumberRange(1, 64)] = Field(
+        default=1, description="The number of API processes that share the port."
     )
     flower_host: str = Field(
         default="127.0.0.1", description="The address on which Flower listens."
@@ -217,8 +221,8 @@ class Settings(BaseModel):
     )
     rate_limit_per_second: Annotated[float, NumberRange(0, 100_000)] = Field(
         default=500,
-        description="The number of requests that one API key may make per second on average; 0 "
-        "means no limit.",
+        description="The number of requests that one API key may make per second on average, over "
+        "all API processes; 0 means no limit.",
     )
     rate_limit_burst: Annotated[int, NumberRange(1, 1_000_000)] = Field(
         default=2000,
@@ -264,7 +268,7 @@ class Settings(BaseModel):
     )
     refill_seconds: Annotated[float, NumberRange(0, 600)] = Field(
         default=10,
-        description="How many seconds a slot continues to claim short tasks by itself before it "
+        description="How many seconds a slot continues to claim tasks by itself before it "
         "takes messages again. With 0 every task is sent by message, and no slot "
         "listens for tasks while it is idle.",
     )
@@ -277,17 +281,14 @@ class Settings(BaseModel):
     poll_interval: Annotated[Seconds, duration(1, 30)] = Field(
         default=5, description="How often the dispatcher looks for tasks when no wake-up arrives."
     )
-    dispatch_timeout: Annotated[Seconds, duration(1, 300), Alias("AG_QUEUE_DISPATCH_TIMEOUT")] = (
-        Field(
-            default=30,
-            description="Not used yet: how long a push agent may take to accept a task.",
-        )
-    )
     dispatch_tick_interval: Annotated[Seconds, duration(5, 300)] = Field(
         default=30, description="How often beat also dispatches tasks, in case no dispatcher runs."
     )
     claim_ttl: Annotated[
-        Seconds, duration(30, 300), Alias("OVERNIGHT_STALE_CLAIMING_THRESHOLD")
+        Seconds,
+        duration(30, 300),
+        Alias("OVERNIGHT_STALE_CLAIMING_THRESHOLD"),
+        Alias("AG_QUEUE_DISPATCH_TIMEOUT"),
     ] = Field(
         default=60,
         description="How long a claimed task may wait for its start before the claim is released.",
@@ -333,7 +334,7 @@ class Settings(BaseModel):
     )
     audit_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=300,
-        description="How often the counters of the lanes are compared with the task rows.",
+        description="How often the next lanes' counters are compared with the task rows.",
     )
     cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
         default=30, description="How long a cancelled run may take to stop before it is killed."
@@ -342,23 +343,9 @@ class Settings(BaseModel):
         default=5,
         description="How long running tasks may take to finish when their worker shuts down.",
     )
-    completion_poll_interval: Annotated[Seconds, duration(1, 60)] = Field(
-        default=5,
-        description="Not used yet: how often a push agent is asked for its result.",
-    )
 
-    agent_poll_interval_sec: Annotated[Seconds, duration(1, 300)] = Field(
-        default=5,
-        description="How often a pull agent asks for tasks, unless the agent sets its own "
-        "interval.",
-    )
     agent_claim_ttl_sec: Annotated[Seconds, duration(30, 300)] = Field(
         default=60, description="How long a pull agent may take to start a task that it claimed."
-    )
-    agent_heartbeat_interval_sec: Annotated[Seconds, duration(1, 300)] = Field(
-        default=30,
-        description="How often a pull agent is expected to send a heartbeat; checked only against "
-        "agent_stale_after_sec. The agents of this package send three heartbeats per lease.",
     )
     agent_stale_after_sec: Annotated[Seconds, duration(5, 3600)] = Field(
         default=90,
@@ -407,11 +394,6 @@ class Settings(BaseModel):
         description="The number of tasks that may run at once in the whole deployment. If it is "
         "not set, there is no limit.",
     )
-    eligible_users_per_claim: Annotated[int, NumberRange(1, 10_000)] = Field(
-        default=10,
-        description="Accepted because the design documents name it, without effect: a "
-        "pass of the gate considers as many users as its free slots need.",
-    )
     per_user_serialization_enabled: bool = Field(
         default=True,
         description="Whether tasks that share a lock are kept from running at the same time.",
@@ -431,7 +413,9 @@ class Settings(BaseModel):
         "urgent.",
     )
     priority_boost_per_minute: Annotated[float, NumberRange(0, 10)] = Field(
-        default=0.1, description="By how much the priority of a waiting task rises each minute."
+        default=0.1,
+        description="By how much the priority of a task rises each minute that it waits, if it is "
+        "submitted without a rate of its own.",
     )
     max_attempts: Annotated[int, NumberRange(1, 100), Alias("AG_QUEUE_MAX_ATTEMPTS")] = Field(
         default=3,
@@ -506,17 +490,14 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_heartbeats(self) -> "Settings":
-        for heartbeat, lease in (
-            ("heartbeat_interval", "lease_seconds"),
-            ("agent_heartbeat_interval_sec", "agent_stale_after_sec"),
-        ):
-            interval, seconds = getattr(self, heartbeat), getattr(self, lease)
-            if interval * HEARTBEATS_PER_LEASE > seconds:
-                raise ValueError(
-                    f"{env_of(heartbeat)}={interval:g} and {env_of(lease)}={seconds:g}: "
-                    "three heartbeats must fit into one lease "
-                    f"(heartbeat at most {seconds / 3:.4g}, or lease at least {interval * 3:g})"
-                )
+        interval, lease = self.heartbeat_interval, self.lease_seconds
+        if interval * HEARTBEATS_PER_LEASE > lease:
+            raise ValueError(
+                f"{env_of('heartbeat_interval')}={interval:g} and "
+                f"{env_of('lease_seconds')}={lease:g}: "
+                "three heartbeats must fit into one lease "
+                f"(heartbeat at most {lease / 3:.4g}, or lease at least {interval * 3:g})"
+            )
         return self
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ HEADINGS = {
     "api_host": "API, Flower and client",
     "handlers": "Workers",
     "poll_interval": "Intervals and timeouts",
-    "agent_poll_interval_sec": "Pull agents",
+    "agent_claim_ttl_sec": "Pull agents",
     "max_pending_per_user": "Limits and locks",
     "priority": "Defaults of tasks",
 }

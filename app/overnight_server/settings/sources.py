@@ -24,7 +24,15 @@ FIELDS = Settings.model_fields
 # Settings that can also be written as one JSON object, as in S001 and S003.
 GROUPS = ("per_user_serialization", "retry", "slots")
 # Settings of older designs: they are accepted, have no effect, and are logged as ignored.
-RETIRED = {"agent_url": "agents are reached through the queue alone"}
+RETIRED = {
+    "agent_url": "agents are reached through the queue alone",
+    "agent_heartbeat_interval_sec": "an agent sends three heartbeats within agent_stale_after_sec",
+    "agent_poll_interval_sec": "a request for a task waits until there is one",
+    "completion_poll_interval": "workers and agents report results themselves",
+    "dispatch_timeout": "claim_ttl limits how long a claimed task may wait for its start",
+    "eligible_users_per_claim": "a pass considers as many users as its free slots need",
+    "leader_lease": "several dispatchers share the work without a leader",
+}
 CONFIG_FILE = env_of("config_file")
 
 

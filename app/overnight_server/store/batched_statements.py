@@ -21,7 +21,7 @@ from overnight_server.store.lazy_begin_connection import (
     LazyBeginConnection,
     LazyBeginNamedTupleCursor,
 )
-from overnight_server.store.statements import ensure_prepared, prepared
+from overnight_server.store.statements import driver_sql, ensure_prepared, prepared
 
 
 class StatementCall(NamedTuple):
@@ -59,6 +59,9 @@ register_adapter(
 #: The instant at which the statement itself starts. `clock()` is the start of the whole batch, and
 #: earlier statements of the batch may have waited for locks.
 NOW = AsIs("clock_now()")
+# The same in the text of a statement, where the function would be called for every row. EXECUTE
+# accepts no subqueries.
+_NOW_ONCE = AsIs("(SELECT clock_now())")
 
 
 def execute_batch(tx: Connection, *calls: StatementCall) -> Sequence[ResultRow]:
@@ -87,7 +90,8 @@ def send_batch(connection: Connection, batch: PackedBatch) -> Sequence[ResultRow
     """Execute a batch as a transaction of its own; return the rows of its last statement."""
     # Postgres executes several statements in one query text as one transaction, if none of them is
     # BEGIN.
-    return _send(connection, batch, NamedTupleCursor)
+    first_sql = cast("LazyBeginConnection", _driver_connection(connection)).first_sql
+    return _send(connection, batch._replace(sql=first_sql + batch.sql), NamedTupleCursor)
 
 
 def execute_and_commit(tx: Connection, *calls: StatementCall) -> None:
@@ -98,10 +102,14 @@ def execute_and_commit(tx: Connection, *calls: StatementCall) -> None:
 
 def prepend_call(tx: Connection, call: StatementCall) -> None:
     """Send a statement together with, and before, the next statement of the transaction."""
-    connection = _driver_connection(tx)
-    with closing(connection.cursor()) as cursor:
+    with closing(_driver_connection(tx).cursor()) as cursor:
         ensure_prepared(tx, cursor, call.name)
-        cast("LazyBeginConnection", connection).prepend(_sql(cursor, [call]))
+        prepend_sql(tx, _sql(cursor, [call]))
+
+
+def prepend_sql(tx: Connection, sql: bytes) -> None:
+    """Send this SQL together with, and before, the next statement of the transaction."""
+    cast("LazyBeginConnection", _driver_connection(tx)).prepend(sql)
 
 
 def _send(
@@ -121,7 +129,16 @@ def _send(
 
 
 def _sql(cursor: DBAPICursor, calls: Sequence[StatementCall]) -> bytes:
-    return b"; ".join(cursor.mogrify(prepared(call.name).execute, call.params) for call in calls)
+    if cursor.connection.keeps_session:
+        return b"; ".join(
+            cursor.mogrify(prepared(call.name).execute, call.params) for call in calls
+        )
+    return b"; ".join(cursor.mogrify(driver_sql(call.name), _inlined(call)) for call in calls)
+
+
+def _inlined(call: StatementCall) -> Mapping[str, object]:
+    """Return the values of a call for a text that is not prepared."""
+    return {name: _NOW_ONCE if value is NOW else value for name, value in call.params.items()}
 
 
 def _driver_connection(tx: Connection) -> DBAPIConnection:

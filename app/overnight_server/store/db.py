@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Self, TypeVar, cast
 
 from psycopg2 import Error as PsycopgError
@@ -17,10 +18,12 @@ from sqlalchemy.exc import (
     DisconnectionError,
     InterfaceError,
     OperationalError,
+    SQLAlchemyError,
 )
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from overnight.errors import Unauthenticated
 from overnight_server.domain.ids import UserId
 from overnight_server.store import uuids
 from overnight_server.store.after_commit import AfterCommit, WakeUps, collect
@@ -30,6 +33,7 @@ from overnight_server.store.batched_statements import (
     StatementCall,
     pack_batch,
     prepend_call,
+    prepend_sql,
     send_batch,
 )
 from overnight_server.store.connection_watchdog import WATCHDOG
@@ -46,12 +50,20 @@ GATE = "overnight_gate"
 DEADLOCK = "40P01"
 SERIALIZATION = "40001"
 LOCK_TIMEOUT = "55P03"
+#: Raised by the function `check_key`.
+KEY_NOT_VALID = "OV001"
 # Statements find rows by key. For a small table or with old statistics the planner would choose
 # a scan and keep it in the prepared plan while the table grows. One generic plan serves every call.
 PLANNER_OPTIONS = {
     f"enable_{method}": "off" for method in ("seqscan", "bitmapscan", "hashjoin", "mergejoin")
 } | {"plan_cache_mode": "force_generic_plan"}
+#: The parameter of a database URL that names a pooler before Postgres.
+POOLER = "pooler"
 RETRIED_SQLSTATES = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
+# Classes of errors after which the same statement may succeed: a lost connection, a read-only
+# server, a lost race, no resources left, a lock that is held, a statement that took too long, a
+# failing disk.
+TRANSIENT_CLASSES = ("08", "25", "40", "53", "55", "57", "58")
 MAX_TRIES = 4
 # Keys in the `info` of a pooled connection.
 LAST_USED = "overnight_last_used"
@@ -63,6 +75,10 @@ T = TypeVar("T")
 
 class DatabaseUnreachable(Exception):
     """Postgres is unreachable or the connection broke; whether the write happened is not known."""
+
+
+#: What any use of the database may raise. A long-lived process reports it and tries again later.
+DATABASE_ERRORS = (DatabaseUnreachable, SQLAlchemyError)
 
 
 @dataclass(frozen=True)
@@ -85,12 +101,14 @@ class Timeouts:
 class ActingUser:
     """The user for whom transactions run: row-level security shows only that user's rows.
 
-    `actor` and `key_id` are recorded in events and in the audit log.
+    `actor` and `key_id` are recorded in events and in the audit log. With `checks_key` every
+    transaction raises Unauthenticated unless the key is still valid.
     """
 
     user_id: UserId
     actor: str = ""
     key_id: str = ""
+    checks_key: bool = False
 
 
 class Db:
@@ -130,6 +148,8 @@ class Db:
         `actor` is recorded in events of transactions that set no other actor. `wake_ups` are sent
         after commits; without them, other processes find the changes when they next poll.
         """
+        options = session_options(role=role, timeouts=timeouts or Timeouts(), actor=actor)
+        is_pooled = has_pooler(url)
         engine = create_engine(
             driver_url(url),
             pool_size=pool_size,
@@ -138,18 +158,18 @@ class Db:
             # Errors are logged, and parameters hold what users sent.
             hide_parameters=True,
             connect_args={
-                "connection_factory": LazyBeginConnection,
+                "connection_factory": partial(
+                    LazyBeginConnection, transaction_options=options if is_pooled else None
+                ),
                 **connect_args(
-                    role=role,
-                    application_name=application_name,
-                    timeouts=timeouts or Timeouts(),
-                    actor=actor,
+                    application_name, timeouts or Timeouts(), {} if is_pooled else options
                 ),
             },
         )
         event.listen(engine, "connect", lambda connection, _: uuids.register_uuid_types(connection))
         _check_and_watch(engine, timeouts or Timeouts())
-        prepare_named(engine)
+        if not is_pooled:
+            prepare_named(engine)
         return cls(engine, role=role, wake_ups=wake_ups)
 
     def acting_for(self, user: ActingUser) -> Self:
@@ -217,17 +237,21 @@ class Db:
 
     def _set_acting_user(self, tx: Connection, *, all_users: bool) -> None:
         """Apply row-level security for the acting user until the transaction ends."""
+        for call in self._acting_user_calls():
+            prepend_call(tx, call)
         if all_users and self._role == APP:
-            tx.exec_driver_sql(f"SET LOCAL ROLE {READER}")
-        else:
-            for call in self._acting_user_calls():
-                prepend_call(tx, call)
+            prepend_sql(tx, b"SET LOCAL ROLE " + READER.encode())
 
     def _acting_user_calls(self) -> Sequence[StatementCall]:
         if self._acting_user is None:
             return ()
-        params = {name: str(value) for name, value in vars(self._acting_user).items()}
-        return (StatementCall("set_acting_user", params),)
+        user_id, actor, key_id, checks_key = vars(self._acting_user).values()
+        set_user = StatementCall(
+            "set_acting_user", {"user_id": str(user_id), "actor": actor, "key_id": key_id}
+        )
+        if not checks_key:
+            return (set_user,)
+        return (set_user, StatementCall("check_key", {"key_id": key_id, "user_id": user_id}))
 
     def close(self) -> None:
         """Close every connection."""
@@ -261,6 +285,8 @@ def _with_retries(transaction: Callable[[], T]) -> T:
             if sqlstate(error) in RETRIED_SQLSTATES and attempt < MAX_TRIES:
                 time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - not cryptographic
                 continue
+            if sqlstate(error) == KEY_NOT_VALID:
+                raise Unauthenticated from error
             if is_disconnect(error):
                 raise DatabaseUnreachable(str(error.orig)) from error
             raise
@@ -307,25 +333,29 @@ def _check_and_watch(engine: Engine, timeouts: Timeouts) -> None:
 def driver_url(url: str) -> str:
     """Return a Postgres URL that names psycopg2; SQLAlchemy would otherwise use psycopg 3.
 
-    >>> driver_url("postgres://u:p@h/d")
+    >>> driver_url("postgres://u:p@h/d?pooler=transaction")
     'postgresql+psycopg2://u:p@h/d'
     """
     parsed = make_url(url.replace("postgres://", "postgresql://", 1))
-    return parsed.set(drivername="postgresql+psycopg2").render_as_string(hide_password=False)
+    driver = parsed.set(drivername="postgresql+psycopg2").difference_update_query([POOLER])
+    return driver.render_as_string(hide_password=False)
 
 
-def connect_args(
-    *,
-    role: str | None,
-    application_name: str,
-    timeouts: Timeouts | None,
-    actor: str | None = None,
-) -> Mapping[str, object]:
-    """Return libpq's parameters: application name, timeouts, keepalives, and session options.
+def has_pooler(url: str) -> bool:
+    """Return whether a URL ends in `?pooler=transaction`: a pooler that keeps no sessions.
 
-    The session options are the time zone UTC, the role with its planner options, the actor, and
-    the timeouts; those that are None are left out.
+    Raises ValueError for another value.
     """
+    mode = make_url(url).query.get(POOLER)
+    if mode not in {None, "transaction"}:
+        raise ValueError(f"the address of the database has pooler={mode}; legal: transaction")
+    return mode is not None
+
+
+def session_options(
+    *, role: str | None, timeouts: Timeouts | None, actor: str | None = None
+) -> dict[str, str]:
+    """Return the options of a session: UTC, the role with its planner options, actor, timeouts."""
     options = {"timezone": "UTC"}
     if role is not None:
         options |= {"role": role, **PLANNER_OPTIONS}
@@ -336,6 +366,14 @@ def connect_args(
         options["statement_timeout"] = _milliseconds(timeouts.statement)
         options["lock_timeout"] = _milliseconds(timeouts.lock)
         options["idle_in_transaction_session_timeout"] = _milliseconds(timeouts.idle)
+    return options
+
+
+def connect_args(
+    application_name: str, timeouts: Timeouts | None, options: Mapping[str, str]
+) -> Mapping[str, object]:
+    """Return libpq's parameters: application name, timeouts, keepalives, and session options."""
+    sent = {"options": " ".join(f"-c {name}={value}" for name, value in options.items())}
     return {
         "application_name": application_name,
         "connect_timeout": timeouts.connect if timeouts else 5,
@@ -343,13 +381,20 @@ def connect_args(
         "keepalives_interval": 5,
         "keepalives_count": 3,
         "tcp_user_timeout": 10_000,
-        "options": " ".join(f"-c {name}={value}" for name, value in options.items()),
+        **(sent if options else {}),
     }
 
 
 def sqlstate(error: DBAPIError) -> str | None:
     """Return the five-character SQLSTATE code of an error, or None if Postgres sent none."""
     return getattr(error.orig, "pgcode", None)
+
+
+def is_transient(error: Exception) -> bool:
+    """Whether the same statement may succeed later."""
+    if isinstance(error, DBAPIError):
+        return is_disconnect(error) or (sqlstate(error) or "").startswith(TRANSIENT_CLASSES)
+    return isinstance(error, DatabaseUnreachable)
 
 
 def is_disconnect(error: DBAPIError) -> bool:

@@ -137,11 +137,12 @@ def unskip_lanes(db: Db, pool: str | None = None) -> None:
     first transaction waits for the pool's lock. The lanes are updated in a second transaction,
     because nobody who holds a pool may wait for a lane.
     """
-    db.atomically(lambda tx: tx.execute(statement("lock_pools"), {"pool": pool}))
     if pool is None:
-        db.atomically(lambda tx: tx.execute(statement("unskip_all_lanes")))
+        db.run_batch(StatementCall("lock_all_pools"))
+        db.run_batch(StatementCall("unskip_all_lanes"))
     else:
-        db.atomically(lambda tx: tx.execute(statement("unskip_lanes_of_pool"), {"pool": pool}))
+        db.run_batch(StatementCall("lock_pool", {"pool": pool}))
+        db.run_batch(StatementCall("unskip_lanes_of_pool", {"pool": pool}))
 
 
 def depth(tx: Connection) -> int:

@@ -2,6 +2,9 @@
 
 psycopg2 sends BEGIN as a statement of its own, and that round trip takes as long as a small query.
 Here BEGIN is the first part of the first statement's text. SQL passed to `prepend` is sent with it.
+
+Behind a pooler in transaction mode each transaction may use another session of Postgres. Such a
+connection prepares no statements and sends its session options with every transaction.
 """
 
 import select
@@ -32,10 +35,26 @@ Values = Sequence[Any] | Mapping[str, Any] | None
 
 
 class LazyBeginConnection(connection):
-    """A connection whose first statement begins the transaction."""
+    """A connection whose first statement begins the transaction.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - psycopg2's signature
+    `transaction_options` are the session options that each transaction sets for itself, by name;
+    None if the session keeps its options and prepared statements.
+    """
+
+    def __init__(
+        self,
+        *args: Any,  # noqa: ANN401 - psycopg2's signature
+        transaction_options: Mapping[str, str] | None = None,
+        **kwargs: Any,  # noqa: ANN401 - psycopg2's signature
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self.keeps_session = transaction_options is None
+        self.first_sql = b""
+        if transaction_options:
+            with self.cursor() as plain:
+                calls = ", ".join(["set_config(%s, %s, true)"] * len(transaction_options))
+                values = [text for option in transaction_options.items() for text in option]
+                self.first_sql = plain.mogrify(f"SELECT {calls}; ", values)
         self.autocommit = True
         self.cursor_factory = LazyBeginCursor
         self._begin = BEGIN_BY_ISOLATION_LEVEL[ISOLATION_LEVEL_READ_COMMITTED]
@@ -60,7 +79,7 @@ class LazyBeginConnection(connection):
         """Return the SQL that must precede the next statement, and clear it."""
         has_begun = self.get_transaction_status() != TRANSACTION_STATUS_IDLE
         prepended, self._prepended = self._prepended, b""
-        return prepended if has_begun else self._begin + prepended
+        return prepended if has_begun else self._begin + self.first_sql + prepended
 
     def set_isolation_level(self, level: int | None) -> None:
         """Roll back an open transaction and choose the isolation level of the next one."""

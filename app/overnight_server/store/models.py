@@ -150,7 +150,7 @@ class AgentRow(Base):
     kind: Mapped[str]
     pool: Mapped[str]
     capabilities: Mapped[list[str]]
-    types: Mapped[list[str]]
+    types: Mapped[list[str] | None]
     slots: Mapped[int]
     budget_remaining_usd: Mapped[Decimal | None] = mapped_column(USD)
     status: Mapped[str]
@@ -173,3 +173,5 @@ class SweepRunRow(Base):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     touched: Mapped[int | None]
+    position: Mapped[UUID | None]
+    resumed_at: Mapped[datetime | None]

@@ -4,13 +4,13 @@ from sqlalchemy import Connection
 
 from overnight.models.account import Pause
 from overnight_server.domain.ids import UserId
-from overnight_server.store.statements import statement
+from overnight_server.store.batched_statements import StatementCall, execute_batch
 
 
 def pauses_in_force(tx: Connection, user_id: UserId | None = None) -> list[Pause]:
     """Return the pauses that stop this user's tasks from starting; without a user, all pauses."""
-    rows = tx.execute(statement("view_pauses"), {"user_id": user_id}).mappings()
-    return [Pause(**row) for row in rows]
+    rows = execute_batch(tx, StatementCall("view_pauses", {"user_id": user_id}))
+    return [Pause(**row._asdict()) for row in rows]
 
 
 def describe_pause(pause: Pause) -> str:

@@ -63,16 +63,26 @@ def _parts() -> Iterator[_Part]:
 class Prepared(NamedTuple):
     """The SQL that prepares a statement, and the SQL that executes it afterwards."""
 
-    prepare: str
+    prepare: str | None
     execute: str
 
 
 @cache
+def driver_sql(name: str) -> str:
+    """Return the text of the statement called `name` with the placeholders of the driver."""
+    dialect = make_url("postgresql+psycopg2://").get_dialect()()
+    return str(text(sources()[name]).compile(dialect=dialect))
+
+
+@cache
 def prepared(name: str) -> Prepared:
-    """Return the PREPARE and EXECUTE commands of the statement called `name`."""
-    sql = str(
-        text(sources()[name]).compile(dialect=make_url("postgresql+psycopg2://").get_dialect()())
-    )
+    """Return the PREPARE and EXECUTE commands of the statement called `name`.
+
+    For a statement that is not prepared they are None and its own text.
+    """
+    sql = driver_sql(name)
+    if name in _not_prepared():
+        return Prepared(None, sql)
     names = list(dict.fromkeys(PARAMETER.findall(sql)))
     values = ", ".join(f"%({parameter})s" for parameter in names)
     return Prepared(
@@ -102,10 +112,13 @@ def prepare_named(engine: Engine) -> None:
 
 
 def ensure_prepared(connection: Connection, cursor: DBAPICursor, name: str) -> None:
-    """Prepare a named statement unless this connection already did."""
+    """Prepare a named statement unless this connection already did or keeps no session."""
+    if not cursor.connection.keeps_session:
+        return
     names: set[str] = connection.info.setdefault(PREPARED, set())
-    if name not in names:
-        cursor.execute(prepared(name).prepare)
+    command = prepared(name).prepare
+    if command is not None and name not in names:
+        cursor.execute(command)
         names.add(name)
 
 

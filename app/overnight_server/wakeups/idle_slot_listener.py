@@ -1,6 +1,6 @@
 """Idle listeners: one free slot of a pool subscribes to wake-ups and claims the next task itself.
 
-A quick task that an idle listener claims needs no dispatcher and no Celery message. Wake-ups reach
+A task that an idle listener claims needs no dispatcher and no Celery message. Wake-ups reach
 the idle listener before they reach the dispatchers. An idle listener also subscribes to a channel
 of its pool. The number of subscribers shows the dispatchers whether the pool has an idle listener,
 and a message on it ends the listening, because a Celery message may need the slot's process. A

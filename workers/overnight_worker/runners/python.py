@@ -25,10 +25,19 @@ _log = get("overnight.handler")
 class RunContext(Context):
     """A run as its handler sees it; the heartbeat thread reads the progress and cost it reports.
 
-    `deadline` is an instant of the monotonic clock.
+    `deadline` is an instant of the monotonic clock. `send_progress` and `send_cost` are called when
+    the handler has reported one; the second returns when the budgets are checked.
     """
 
-    def __init__(self, run: Run, *, deadline: float, graph: RunGraph | None = None) -> None:
+    def __init__(
+        self,
+        run: Run,
+        *,
+        deadline: float,
+        graph: RunGraph | None = None,
+        send_progress: Callable[[], None] | None = None,
+        send_cost: Callable[[], None] | None = None,
+    ) -> None:
         prompt = run.spec.get("prompt", "")
         super().__init__(
             task_id=show_task(run.claim.task_id),
@@ -36,6 +45,7 @@ class RunContext(Context):
             title=run.title,
             payload=run.payload,
             prompt=prompt if isinstance(prompt, str) else "",
+            spec=run.spec,
             attempt=run.attempt,
             max_attempts=run.max_attempts,
             epoch=run.claim.epoch,
@@ -45,6 +55,8 @@ class RunContext(Context):
         )
         self._claim = run.claim
         self._graph = graph
+        self._send_progress = send_progress
+        self._send_cost = send_cost
         self.user_id = run.user_id
         self.cost_usd = 0.0
         self.reported_usd = 0.0
@@ -87,13 +99,16 @@ class RunContext(Context):
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
     ) -> None:
-        """Keep the latest progress for the next heartbeat; raise if it cannot be stored."""
+        """Keep the latest progress for a heartbeat soon; raise if it cannot be stored."""
         fields = {"fraction": fraction, "message": message, **data}
         latest = check_object({name: value for name, value in fields.items() if value is not None})
         # Copied, because the handler may go on changing what it passed.
         copied = json.loads(json.dumps(mask_secrets(latest)))
         with self._lock:
-            self._progress = copied
+            is_first, self._progress = self._progress is None, copied
+        # A report that waits already is replaced; one wake-up for both is enough.
+        if is_first and self._send_progress is not None:
+            self._send_progress()
 
     def take_progress(self) -> dict[str, Any] | None:
         """Return the progress reported since the last call, or None; for the heartbeat."""
@@ -111,13 +126,15 @@ class RunContext(Context):
         _log.info(message, **{"queue_id": self.task_id, "epoch": self.epoch, **fields})
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add the cost of a model call."""
+        """Add the cost of a model call, and send it."""
         check_cost(usd)
         with self._lock:
             self.cost_usd += usd
             for name, count in (("input", input_tokens), ("output", output_tokens)):
                 if count:
                     self.tokens[name] = self.tokens.get(name, 0) + count
+        if usd > 0 and self._send_cost is not None:
+            self._send_cost()
 
     @property
     def graph(self) -> RunGraph:

@@ -54,3 +54,20 @@ SELECT d.type, d.seconds, coalesce(d.recent, '{}')
                       ELSE 0.7 * p.seconds + 0.3 * excluded.seconds END,
        recent = (p.recent || excluded.recent)[cardinality(p.recent) + cardinality(excluded.recent) - 99 :],
        updated_at = clock();
+
+-- name: accepted_types
+-- The types that live workers and pull agents accept. Without any live worker nothing is known, so everything
+-- counts as accepted.
+SELECT count(*) = 0 OR bool_or(a.types IS NULL) AS everything,
+       ARRAY(SELECT DISTINCT unnest(types) FROM agents o WHERE o.id = ANY (array_agg(a.id))) AS accepted,
+       ARRAY(SELECT DISTINCT unnest(types) FROM agents o WHERE o.id = ANY (array_agg(a.id)) AND o.kind <> 'pull') AS own
+  FROM agents a
+ WHERE a.status IN ('active', 'draining')
+   AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness));
+
+-- name: ready_types (not prepared)
+-- The types of ready tasks and how many there are of each; at most :limit tasks are counted.
+SELECT type, count(*) AS tasks
+  FROM (SELECT type FROM tasks WHERE state = 'ready' LIMIT :limit) ready
+ GROUP BY type
+ ORDER BY tasks DESC, type;

@@ -1,20 +1,35 @@
+-- Pools are locked by advisory locks and not by their rows: Postgres lets new sharers of a row pass a
+-- transaction that waits for it exclusively, so refilling slots could keep a dispatcher or a pause waiting
+-- for seconds; advisory locks are granted in the order of the requests. docs/architecture.md, "Lock order",
+-- says when each lock may be taken. A statement that reads what a lock protects comes after it, with a
+-- snapshot of its own.
+
+-- name: lock_all_pools
+-- No claim is in progress, and none begins, until the transaction ends.
+SELECT pg_advisory_xact_lock(hashtext('overnight.pools'));
+
+-- name: lock_all_pools_shared
+-- For a claim without a pool: it excludes only transactions that lock all pools.
+SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pools'));
+
 -- name: lock_pool
--- Lock the pool while its free slots are counted, so that no two dispatchers count the same slot.
-SELECT name FROM pools WHERE name = :pool AND NOT paused FOR UPDATE;
+-- Lock the pool while its free slots are counted, so that no two dispatchers count the same slot. Every
+-- claim also shares the lock on all pools.
+SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pools')),
+       pg_advisory_xact_lock(hashtext('overnight.pool'), hashtext(:pool));
 
 -- name: lock_pool_shared
--- For a worker that claims for its own slot while it holds lanes: many may at once, and a pause, which
--- updates this row, comes before or after each. No deadlock: whoever locks a pool exclusively waits for
--- no lane.
-SELECT name FROM pools WHERE name = :pool AND NOT paused FOR SHARE;
+-- For a worker that claims for its own slot: many may at once, and a pause comes before or after each.
+SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pools')),
+       pg_advisory_xact_lock_shared(hashtext('overnight.pool'), hashtext(:pool));
 
 -- name: lock_slot_cap
 -- With a cap on the slots of all pools only one transaction counts at a time; the lock of one pool would
--- let two pools count the same free slot. After the lock of a pool and before that of any lane.
+-- let two pools count the same free slot.
 SELECT pg_advisory_xact_lock(hashtext('overnight.slots'));
 
 -- name: pool_capacity
-SELECT slots, agents, capabilities, types, usd_left, singles, bundles, in_all_pools, all_types, is_open, paused, lanes_due
+SELECT slots, agents, capabilities, types, usd_left, singles, bundles, in_all_pools, is_open, paused, lanes_due
   FROM pool_state(:pool, :liveness);
 
 -- name: claim
@@ -23,7 +38,7 @@ SELECT slots, agents, capabilities, types, usd_left, singles, bundles, in_all_po
 WITH candidate AS MATERIALIZED (
     SELECT *
       FROM claim_candidates(CAST(:users AS uuid[]), CAST(:per_lane AS int), CAST(:only AS uuid), CAST(:capabilities AS text[]),
-                            CAST(:elsewhere AS text[]), CAST(:types AS text[]), CAST(:usd_left AS numeric),
+                            CAST(:types AS text[]), CAST(:usd_left AS numeric),
                             CAST(:bundle_seconds AS float8), CAST(:bundle_max AS int))
 ), unlocked AS MATERIALIZED (
     -- Of several tasks with one lock key only the first may be claimed. Tasks with several keys or a path
@@ -48,7 +63,7 @@ WITH candidate AS MATERIALIZED (
                          ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), queued AS MATERIALIZED (
     -- The fair order: one slot for each user before a second one for any user.
-    SELECT id, granted, is_quick, share, share = 1000000 AS is_single,
+    SELECT id, granted, share, share = 1000000 AS is_single,
            count(*) FILTER (WHERE share = 1000000) OVER fair_order AS singles,
            (coalesce(sum(share) FILTER (WHERE share < 1000000) OVER fair_order, 0) + 999999) / 1000000 AS bundles,
            row_number() OVER fair_order AS place
@@ -59,15 +74,15 @@ WITH candidate AS MATERIALIZED (
     WINDOW fair_order AS (ORDER BY active + slots_used, last_served_at, plan_weight DESC, user_id, sort_key, id
                           ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
-    -- As many as the free slots can run; a worker's own slot takes only quick tasks (`free` is 0).
-    -- MATERIALIZED, because a plain IN (… LIMIT n) may be evaluated again and return more than n.
+    -- As many as the free slots can run. MATERIALIZED, because a plain IN (… LIMIT n) may be evaluated
+    -- again and return more than n.
     SELECT id, granted, share, is_single, place
       FROM queued
-     WHERE singles + bundles <= CASE WHEN is_quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END
+     WHERE singles + bundles <= CAST(:messages AS int)
      ORDER BY place
      LIMIT :limit
 ), packed AS MATERIALIZED (
-    -- Distribute quick tasks evenly over the messages that single tasks leave, keeping those of a user
+    -- Distribute short tasks evenly over the messages that single tasks leave, keeping those of a user
     -- together, because the workers that settle them then seldom wait for the same lane.
     SELECT id, granted, place,
            CASE WHEN NOT is_single THEN (CAST(:bundles AS uuid[]))[
@@ -104,10 +119,13 @@ WITH candidate AS MATERIALIZED (
     INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, claimed_at, started_at)
     SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, claimed_at, started_at FROM taken
 ), skipped AS (
-    -- Skip lanes without a candidate until they change; otherwise they would fill every pass.
+    -- Skip lanes without a candidate until they change; otherwise they would fill every pass. A lane that
+    -- became ineligible after it was chosen, because of a pause, was not judged: it would stay skipped after
+    -- the resume.
     UPDATE lanes l
        SET skipped_by_pools = array_append(l.skipped_by_pools, :skip_as)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
+       AND l.eligible
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
        AND NOT (:skip_as = ANY (l.skipped_by_pools))
        -- A caller that names one task does not judge the whole lane.
@@ -137,15 +155,13 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
 WITH candidate AS MATERIALIZED (
     SELECT *
       FROM claim_candidates(CAST(:users AS uuid[]), CAST(:per_lane AS int), CAST(:only AS uuid), CAST(:capabilities AS text[]),
-                            CAST(:elsewhere AS text[]), CAST(:types AS text[]), CAST(:usd_left AS numeric),
+                            CAST(:types AS text[]), CAST(:usd_left AS numeric),
                             CAST(:bundle_seconds AS float8), CAST(:bundle_max AS int))
 ), addressed AS MATERIALIZED (
     SELECT id, granted, (CAST(:tokens AS uuid[]))[1] AS token, CAST(NULL AS uuid) AS bundle
-      FROM (SELECT id, granted, is_quick
-              FROM candidate
-             ORDER BY active, last_served_at, plan_weight DESC, user_id, sort_key, id
-             LIMIT 1) first
-     WHERE CASE WHEN is_quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END > 0
+      FROM candidate
+     ORDER BY active, last_served_at, plan_weight DESC, user_id, sort_key, id
+     LIMIT 1
 ), taken AS (
     UPDATE tasks t
        SET state = :target,
@@ -170,10 +186,13 @@ WITH candidate AS MATERIALIZED (
     INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, claimed_at, started_at)
     SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, claimed_at, started_at FROM taken
 ), skipped AS (
-    -- Skip lanes without a candidate until they change; otherwise they would fill every pass.
+    -- Skip lanes without a candidate until they change; otherwise they would fill every pass. A lane that
+    -- became ineligible after it was chosen, because of a pause, was not judged: it would stay skipped after
+    -- the resume.
     UPDATE lanes l
        SET skipped_by_pools = array_append(l.skipped_by_pools, :skip_as)
      WHERE l.user_id = ANY (CAST(:users AS uuid[]))
+       AND l.eligible
        AND l.user_id <> ALL (ARRAY(SELECT user_id FROM candidate))
        AND NOT (:skip_as = ANY (l.skipped_by_pools))
        -- A caller that names one task does not judge the whole lane.
@@ -198,4 +217,4 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
 
 -- name: has_more_lanes
 -- Whether another pass may find tasks: an eligible lane that is not skipped.
-SELECT EXISTS (SELECT 1 FROM lanes WHERE eligible AND NOT (:skip_as = ANY (skipped_by_pools)));
+SELECT EXISTS (SELECT 1 FROM lanes_in_fair_order(:skip_as, '{}', 1));

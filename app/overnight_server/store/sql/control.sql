@@ -51,22 +51,6 @@ UPDATE tasks t
  WHERE t.id = held.id AND held.user_id = :user_id AND held.state IN ('running', 'validating')
 RETURNING t.id;
 
--- name: lock_pauses
--- Exclusive: no new pool registers and nobody claims without a pool until the transaction ends.
-SELECT pg_advisory_xact_lock(hashtext('overnight.pauses'));
-
--- name: lock_pauses_shared
--- A pause of everything waits for this transaction, as it does for those that hold a pool.
-SELECT pg_advisory_xact_lock_shared(hashtext('overnight.pauses'));
-
--- name: lock_pools (not prepared)
--- Wait until running claims of the pool have ended; later ones read what this transaction commits.
-SELECT name
-  FROM pools
- WHERE CAST(:pool AS text) IS NULL OR name = CAST(:pool AS text)
- ORDER BY name
-   FOR UPDATE;
-
 -- name: begin_pause
 -- A pause that is already in force stays.
 INSERT INTO pauses (scope, target, note, paused_by)
@@ -105,7 +89,7 @@ RETURNING id;
 UPDATE lanes SET paused = :paused WHERE user_id = :user_id;
 
 -- name: pause_pool
-UPDATE pools SET paused = :paused WHERE name = :pool;
+UPDATE pools SET paused = :paused WHERE name = :pool RETURNING name;
 
 -- name: revive
 -- An operator revives ended tasks with more attempts; unmet edges keep them waiting. Tasks that were
@@ -144,7 +128,7 @@ UPDATE tasks
 -- These tasks, and those below them that were cancelled because of them or by the same request; without
 -- those that depend on another task that has ended otherwise than required, because they could never run.
 WITH RECURSIVE cancel_requests AS MATERIALIZED (
-    SELECT t.cancel_requested_at AS at
+    SELECT DISTINCT t.cancel_requested_at AS at
       FROM unnest(CAST(:tasks AS uuid[])) named(id)
      CROSS JOIN LATERAL (SELECT state, cancel_requested_at FROM tasks WHERE id = named.id OFFSET 0) t
      WHERE t.state = 'cancelled'
@@ -167,6 +151,7 @@ WITH RECURSIVE cancel_requests AS MATERIALIZED (
       JOIN task_edges e ON e.child_id = d.id AND e.satisfied_at IS NULL
       JOIN tasks parent ON parent.id = e.parent_id
      WHERE parent.state IN ('completed', 'cancelled', 'dead_lettered')
+       -- NOT IN is a lookup in a hash table; the planner would make NOT EXISTS a loop over all of them.
        AND parent.id NOT IN (SELECT id FROM selected)
     UNION
     SELECT e.child_id
@@ -179,12 +164,20 @@ SELECT id FROM selected WHERE id NOT IN (SELECT child_id FROM unreachable);
 -- name: reopen_edges
 -- Tasks that are revived together depend on each other as before; earlier claims of the child do not count
 -- for the edge.
-WITH reopened AS (
+WITH again AS MATERIALIZED (
+    -- OFFSET 0: the edges of each parent are found by the parent, because there may be many children. IS TRUE
+    -- keeps the planner from making the lookup a loop over the children.
+    SELECT edge.parent_id, edge.child_id
+      FROM unnest(CAST(:parents AS uuid[])) parent(id)
+     CROSS JOIN LATERAL (SELECT parent_id, child_id FROM task_edges
+                          WHERE parent_id = parent.id AND satisfied_at IS NOT NULL OFFSET 0) edge
+     WHERE (edge.child_id IN (SELECT unnest(CAST(:tasks AS uuid[])))) IS TRUE
+), reopened AS (
     UPDATE task_edges e
        SET satisfied_at = NULL, since_epoch = (SELECT epoch FROM tasks WHERE id = e.child_id)
-     WHERE e.parent_id = ANY (CAST(:tasks AS uuid[]))
-       AND e.child_id = ANY (CAST(:tasks AS uuid[]))
-       AND e.satisfied_at IS NOT NULL
+      FROM again
+     WHERE e.parent_id = again.parent_id
+       AND e.child_id = again.child_id
     RETURNING e.child_id
 )
 UPDATE tasks t
@@ -204,13 +197,26 @@ SELECT p.id, p.state, e.condition
  LIMIT 1;
 
 -- name: retryable_tasks_of_graph
--- The tasks of a graph that a person cancelled, and the tasks with an unresolved dead letter.
+-- The tasks of a graph that a person cancelled, the tasks with an unresolved dead letter, and tasks that were
+-- cancelled because of others that a retry has revived without them, because it was interrupted.
 SELECT t.id
   FROM tasks t
  WHERE t.dag_id = :dag_id AND t.user_id = :user_id
    AND (was_stopped(t.state, t.failure_reason)
         OR t.state = 'dead_lettered'
-           AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.resolution IS NULL));
+           AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.resolution IS NULL)
+        OR t.state = 'cancelled' AND t.failure_reason IN ('upstream_cancelled', 'upstream_failed')
+           AND NOT EXISTS (SELECT 1
+                             FROM task_edges e
+                             JOIN tasks parent ON parent.id = e.parent_id
+                            WHERE e.child_id = t.id AND e.satisfied_at IS NULL AND is_final(parent.state)));
+
+-- name: parents_not_met
+-- The parents that these tasks still wait for.
+SELECT DISTINCT parent_id
+  FROM task_edges
+ WHERE child_id = ANY (CAST(:tasks AS uuid[]))
+   AND satisfied_at IS NULL;
 
 -- name: tasks_of_graph
 SELECT id, state, parent_id FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id;

@@ -1,13 +1,14 @@
 -- name: explain_task
 -- A task with its user's lane and its place in the user's queue; no row for a task of another user. `granted`
--- is computed as in claim_candidates.
+-- and the deadline that still applies are computed as in claim_candidates.
 SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at, t.started_at, t.finished_at,
        t.claimed_by, t.pool, t.cancel_requested_at, t.failure_reason, t.retry_at, t.attempts, t.max_attempts,
-       t.deadline_at, t.required_capabilities, t.locks,
+       CASE WHEN t.deadline_at IS NOT NULL AND NOT has_started(t.id) THEN t.deadline_at END AS deadline_at,
+       t.start_at, t.awaits_start, t.required_capabilities, t.locks,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
        l.window_closed, l.window_changes_at, l.carry_over_until, l.skipped_by_pools,
-       t.awaits_budget, t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
+       t.awaits_budget, requested_budget(t, l, g), t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
        g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd, g.budget_ceiling_usd AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(t.user_id)) END AS night_ends_at,
@@ -27,8 +28,8 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
 
 -- name: explain_next_task
 -- The same for the user's next task: the first of the queue that hours, money and window allow, else the
--- first; without any, a task of one second.
-SELECT 'ready' AS state, '' AS type, 0 AS unmet, NULL AS awaits_budget, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
+-- first; without any, a task of one second. Its type is NULL: another task could have another type.
+SELECT 'ready' AS state, NULL::text AS type, 0 AS unmet, NULL AS awaits_budget, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
        '{}'::text[] AS required_capabilities, 0::numeric AS cost_usd, NULL::numeric AS max_cost_usd,
        head.granted IS NOT NULL AS is_real, coalesce(head.granted, 1) AS granted,
        coalesce(head.created_at, clock()) AS created_at, coalesce(head.usd, 0) AS needs_usd,
@@ -83,10 +84,10 @@ SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
 SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
        count(a.id) FILTER (WHERE :type = ANY (a.types)) AS knowing,
        coalesce(array_agg(a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining,
-       (SELECT nullif(o.types, '{}') FROM agents o WHERE o.pool = p.name AND p.kind = 'pull' LIMIT 1) AS only_types
+       (SELECT o.types FROM agents o WHERE o.pool = p.name AND o.kind = 'pull' LIMIT 1) AS only_types
   FROM pools p
   LEFT JOIN agents a ON a.pool = p.name
-                    AND (a.status = 'active' OR a.status = 'draining')
+                    AND a.status <> 'offline'
                     AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
  WHERE p.serves IS NULL OR p.serves = :user_id
  GROUP BY p.name
@@ -97,13 +98,8 @@ SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
 -- The lanes that lock_lanes_in_fair_order would lock if no lane were locked, in its order, without those in
 -- `passed_over`, which the same pass has already skipped.
 WITH next AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
-      FROM lanes
-     WHERE eligible
-       AND NOT (:pool = ANY (skipped_by_pools))
-       AND user_id <> ALL (CAST(:passed_over AS uuid[]))
-     ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + 4 * CAST(:min_lanes AS int)
+    SELECT user_id, active, last_served_at, plan_weight, room
+      FROM lanes_in_fair_order(:pool, CAST(:passed_over AS uuid[]), CAST(:limit AS int) + 4 * CAST(:min_lanes AS int))
 )
 SELECT user_id
   FROM next
@@ -115,7 +111,7 @@ SELECT user_id
 WITH candidate AS MATERIALIZED (
     SELECT *
       FROM claim_candidates(CAST(:users AS uuid[]), CAST(:per_lane AS int), CAST(:only AS uuid), CAST(:capabilities AS text[]),
-                            CAST(:elsewhere AS text[]), CAST(:types AS text[]), CAST(:usd_left AS numeric),
+                            CAST(:types AS text[]), CAST(:usd_left AS numeric),
                             CAST(:bundle_seconds AS float8), CAST(:bundle_max AS int))
 ), unlocked AS MATERIALIZED (
     -- Of several tasks with one lock key only the first may be claimed. Tasks with several keys or a path
@@ -140,7 +136,7 @@ WITH candidate AS MATERIALIZED (
                          ORDER BY sort_key, id ROWS UNBOUNDED PRECEDING)
 ), queued AS MATERIALIZED (
     -- The fair order: one slot for each user before a second one for any user.
-    SELECT id, granted, is_quick, share, share = 1000000 AS is_single,
+    SELECT id, granted, share, share = 1000000 AS is_single,
            count(*) FILTER (WHERE share = 1000000) OVER fair_order AS singles,
            (coalesce(sum(share) FILTER (WHERE share < 1000000) OVER fair_order, 0) + 999999) / 1000000 AS bundles,
            row_number() OVER fair_order AS place
@@ -151,11 +147,11 @@ WITH candidate AS MATERIALIZED (
     WINDOW fair_order AS (ORDER BY active + slots_used, last_served_at, plan_weight DESC, user_id, sort_key, id
                           ROWS UNBOUNDED PRECEDING)
 ), chosen AS MATERIALIZED (
-    -- As many as the free slots can run; a worker's own slot takes only quick tasks (`free` is 0).
-    -- MATERIALIZED, because a plain IN (… LIMIT n) may be evaluated again and return more than n.
+    -- As many as the free slots can run. MATERIALIZED, because a plain IN (… LIMIT n) may be evaluated
+    -- again and return more than n.
     SELECT id, granted, share, is_single, place
       FROM queued
-     WHERE singles + bundles <= CASE WHEN is_quick THEN CAST(:messages AS int) ELSE CAST(:free AS int) END
+     WHERE singles + bundles <= CAST(:messages AS int)
      ORDER BY place
      LIMIT :limit
 )

@@ -1,5 +1,5 @@
--- The fair order between users: the lane of the user with the fewest active slots comes first, then the lane
--- that was served longest ago, then the plan with the greater weight. A claim locks lanes in this order. The
+-- The fair order between users is that of the function lanes_in_fair_order
+-- (schema/14_gate.sql). A claim locks lanes in this order. The
 -- statement `claim` (claim.sql, window `fair_order`) distributes the free slots over the tasks of the locked
 -- lanes in the same order: one slot for each user before a second one for any user.
 
@@ -9,12 +9,8 @@
 -- skips. The next statement decides about tasks, with a snapshot after the locks. `room` is how many tasks
 -- of the lane may start, so that the claim prepares no more tokens than it can use.
 WITH next AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
-      FROM lanes
-     WHERE eligible
-       AND NOT (:skip_as = ANY (skipped_by_pools))
-     ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + 4 * CAST(:min_lanes AS int)
+    SELECT user_id, active, last_served_at, plan_weight, room
+      FROM lanes_in_fair_order(:skip_as, '{}', CAST(:limit AS int) + 4 * CAST(:min_lanes AS int))
 ), locked AS MATERIALIZED (
     SELECT lane.user_id, greatest(lane.room, 0) AS room
       FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) candidate
@@ -28,12 +24,8 @@ SELECT user_id, room FROM locked;
 -- pool_capacity and lock_lanes_in_fair_order in one statement, for a worker that claims for its own slot.
 -- `next` and `locked` are the same as there (tests compare them).
 WITH next AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
-      FROM lanes
-     WHERE eligible
-       AND NOT (:skip_as = ANY (skipped_by_pools))
-     ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + 4 * CAST(:min_lanes AS int)
+    SELECT user_id, active, last_served_at, plan_weight, room
+      FROM lanes_in_fair_order(:skip_as, '{}', CAST(:limit AS int) + 4 * CAST(:min_lanes AS int))
 ), locked AS MATERIALIZED (
     SELECT lane.user_id, greatest(lane.room, 0) AS room
       FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) candidate
@@ -41,7 +33,7 @@ WITH next AS MATERIALIZED (
                            FROM lanes WHERE user_id = candidate.user_id FOR NO KEY UPDATE SKIP LOCKED) lane
      LIMIT (SELECT greatest(CAST(:min_lanes AS int), ceil(CAST(:limit AS int) / avg(room))::int) FROM next)
 )
-SELECT slots, agents, capabilities, types, usd_left, singles, bundles, in_all_pools, all_types, is_open, paused, lanes_due,
+SELECT slots, agents, capabilities, types, usd_left, singles, bundles, in_all_pools, is_open, paused, lanes_due,
        ARRAY(SELECT user_id FROM locked) AS users,
        (SELECT coalesce(sum(room), 0)::int FROM locked) AS room
   FROM pool_state(:pool, :liveness);
@@ -51,12 +43,8 @@ SELECT slots, agents, capabilities, types, usd_left, singles, bundles, in_all_po
 -- in the session instead of being returned. The worker runs the task itself, so its own capabilities count.
 -- A worker that may not claim gets no lanes.
 WITH next AS MATERIALIZED (
-    SELECT user_id, active, last_served_at, plan_weight, least(ready, max_active - active) AS room
-      FROM lanes
-     WHERE eligible
-       AND NOT (:skip_as = ANY (skipped_by_pools))
-     ORDER BY active, last_served_at, plan_weight DESC
-     LIMIT CAST(:limit AS int) + 4 * CAST(:min_lanes AS int)
+    SELECT user_id, active, last_served_at, plan_weight, room
+      FROM lanes_in_fair_order(:skip_as, '{}', CAST(:limit AS int) + 4 * CAST(:min_lanes AS int))
 ), locked AS MATERIALIZED (
     SELECT lane.user_id, greatest(lane.room, 0) AS room
       FROM (SELECT user_id FROM next ORDER BY active, last_served_at, plan_weight DESC) candidate
@@ -70,7 +58,7 @@ SELECT set_config('overnight.users',
                             AND :agent = ANY (pool.agents)
                        THEN CAST(ARRAY(SELECT user_id FROM locked) AS text) ELSE '{}' END, true),
        set_config('overnight.capabilities', coalesce(CAST(worker.capabilities AS text), '{}'), true),
-       set_config('overnight.types', coalesce(CAST(nullif(worker.types, '{}') AS text), ''), true),
+       set_config('overnight.types', coalesce(CAST(worker.types AS text), ''), true),
        set_config('overnight.usd_left', coalesce(CAST(worker.budget_remaining_usd AS text), ''), true)
   FROM pool_state(:pool, :liveness) pool
   LEFT JOIN agents worker ON worker.id = :agent;

@@ -49,34 +49,37 @@ SELECT u.name, head.locks, extract(epoch FROM head.updated_at)::float8 AS ready,
 SELECT u.name, l.max_active, l.ready FROM lanes l JOIN users u ON u.id = l.user_id;
 
 -- name: starving_lanes
--- Users whom the gate could serve and has not served for too long, while it served others. A lane in which
--- no live pool found a suitable task is not starving: its tasks wait for another reason.
-WITH latest AS MATERIALIZED (
-    SELECT max(last_served_at) AS at FROM lanes
+-- Users who were not served for too long although this pool could run a task of theirs now, whether or not the
+-- pool skips their lanes. The pool must have served somebody meanwhile, or have a free slot: in a pool whose slots are
+-- all occupied by long runs everybody waits. At most :look lanes are judged, those that were served
+-- longest ago.
+WITH waiting AS MATERIALIZED (
+    SELECT l.user_id, head.updated_at
+      FROM lanes l
+     CROSS JOIN LATERAL (
+        SELECT t.updated_at
+          FROM tasks t
+         WHERE t.user_id = l.user_id
+           AND t.state = 'ready'
+         ORDER BY t.sort_key, t.id
+         LIMIT 1) head
+     WHERE l.eligible
+       AND l.last_served_at < clock() - make_interval(secs => :starving_after)
+       AND head.updated_at < clock() - make_interval(secs => :starving_after)
+       AND (:free > 0
+            OR EXISTS (SELECT 1
+                         FROM tasks t
+                        WHERE t.pool = :pool
+                          AND t.state IN ('claimed', 'running', 'validating')
+                          AND t.claimed_at > clock() - make_interval(secs => :starving_after)))
+     ORDER BY l.active, l.last_served_at, l.plan_weight DESC
+     LIMIT :look
+), startable AS MATERIALIZED (
+    SELECT DISTINCT c.user_id
+      FROM claim_candidates(ARRAY(SELECT user_id FROM waiting), 1, NULL, CAST(:capabilities AS text[]),
+                            CAST(:types AS text[]), CAST(:usd_left AS numeric), 1, 1) c
 )
-SELECT u.name, extract(epoch FROM clock() - head.updated_at)::float8 AS waited
-  FROM lanes l
-  JOIN users u ON u.id = l.user_id
- CROSS JOIN latest
- CROSS JOIN LATERAL (
-    SELECT t.updated_at
-      FROM tasks t
-     WHERE t.user_id = l.user_id
-       AND t.state = 'ready'
-     ORDER BY t.sort_key, t.id
-     LIMIT 1) head
- WHERE l.eligible
-   AND l.last_served_at < clock() - make_interval(secs => :starving_after)
-   AND head.updated_at < clock() - make_interval(secs => :starving_after)
-   AND latest.at > clock() - make_interval(secs => :starving_after)
-   AND NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
-   AND EXISTS (SELECT 1
-                 FROM pools p
-                 JOIN agents a ON a.pool = p.name
-                WHERE NOT p.paused
-                  AND p.kind = 'celery'
-                  AND NOT (p.name = ANY (l.skipped_by_pools))
-                  AND a.status = 'active'
-                  AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness)))
- ORDER BY waited DESC
- LIMIT :limit;
+SELECT u.id AS user_id, u.name, extract(epoch FROM clock() - waiting.updated_at)::float8 AS waited
+  FROM startable
+  JOIN waiting ON waiting.user_id = startable.user_id
+  JOIN users u ON u.id = startable.user_id;

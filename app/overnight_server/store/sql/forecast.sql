@@ -1,13 +1,10 @@
 -- name: forecast_pools
 -- Live workers and their pools.
 SELECT p.name, p.serves, p.kind = 'pull' AS is_outside, a.slots, a.capabilities, a.types,
-       a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining,
-       -- The types of pull agents that were connected within a day; as in pool_state.
-       (SELECT jsonb_agg(DISTINCT types) FROM agents
-         WHERE kind = 'pull' AND last_heartbeat_at > clock() - interval '1 day') AS lately
+       a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining
   FROM pools p
   JOIN agents a ON a.pool = p.name
- WHERE (a.status = 'active' OR a.status = 'draining')
+ WHERE a.status <> 'offline'
    AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
  ORDER BY p.name;
 
@@ -55,7 +52,8 @@ SELECT top.*
            t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
            0::float8 AS ready_in,
            least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
-           extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
+           CASE WHEN t.deadline_at IS NOT NULL AND NOT has_started(t.id)
+                THEN extract(epoch FROM t.deadline_at - clock())::float8 END AS start_by
       FROM tasks t
      WHERE t.user_id = l.user_id
        AND t.state = 'ready'
@@ -63,27 +61,28 @@ SELECT top.*
      LIMIT CASE WHEN l.user_id = :user_id THEN CAST(:max_position AS int) ELSE CAST(:per_lane AS int) END) top
  WHERE l.user_id = ANY (CAST(:users AS uuid[]));
 
--- name: forecast_retries
--- The next tasks that will be ready again.
+-- name: forecast_later
+-- The next tasks that will be ready by themselves: retries, and tasks that wait for their start.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
        t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
-       greatest(0, extract(epoch FROM t.retry_at - clock()))::float8 AS ready_in,
+       greatest(0, extract(epoch FROM coalesce(t.retry_at, t.start_at) - clock()))::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
-       extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
-  FROM tasks t
-  JOIN lanes l ON l.user_id = t.user_id
- WHERE t.state = 'retrying'
- ORDER BY t.retry_at
- LIMIT :limit;
+       CASE WHEN t.deadline_at IS NOT NULL AND NOT has_started(t.id)
+            THEN extract(epoch FROM t.deadline_at - clock())::float8 END AS start_by
+  FROM ((SELECT * FROM tasks WHERE state = 'retrying' ORDER BY retry_at LIMIT :limit)
+        UNION ALL
+        (SELECT * FROM tasks WHERE awaits_start ORDER BY start_at LIMIT :limit)) t
+  JOIN lanes l ON l.user_id = t.user_id;
 
 -- name: forecast_pending
 -- Pending tasks of these graphs, which have a ready, running or retrying task. A task that waits for a budget
 -- waits for a person or for the next night.
 SELECT t.id, t.user_id, t.dag_id, t.type, t.sort_key, t.locks, t.required_capabilities, t.state, t.created_at,
        t.awaits_budget, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)::float8 AS usd,
-       0::float8 AS ready_in,
+       greatest(0, extract(epoch FROM t.start_at - clock()))::float8 AS ready_in,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
-       extract(epoch FROM t.deadline_at - clock())::float8 AS start_by
+       CASE WHEN t.deadline_at IS NOT NULL AND NOT has_started(t.id)
+            THEN extract(epoch FROM t.deadline_at - clock())::float8 END AS start_by
   FROM tasks t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE t.dag_id = ANY (CAST(:graphs AS uuid[]))
@@ -101,7 +100,7 @@ SELECT type, recent FROM type_durations WHERE type = ANY (CAST(:types AS text[])
 
 -- name: forecast_task
 -- One task and its state; no row for a task of another user.
-SELECT id, dag_id, type, title, state, awaits_budget, claimed_at, started_at, finished_at
+SELECT id, dag_id, type, title, state, awaits_budget, start_at, claimed_at, started_at, finished_at
   FROM tasks
  WHERE user_id = :user_id
    AND id = :task_id;

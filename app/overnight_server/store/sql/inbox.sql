@@ -31,13 +31,15 @@ SELECT id, key_id, CAST(task AS text) AS task
    FOR NO KEY UPDATE;
 
 -- name: settle_inbox
+-- Refused rows have no tasks; unnest fills the shorter array with NULL.
 UPDATE inbox
    SET outcome = :outcome,
        settled_at = clock(),
        settled_by = current_actor(),
-       task_id = CAST(:task_id AS uuid),
+       task_id = settled.task_id,
        error = CAST(:error AS text)
- WHERE id = :row_id;
+  FROM unnest(CAST(:rows AS bigint[]), CAST(:tasks AS uuid[])) AS settled(row_id, task_id)
+ WHERE inbox.id = settled.row_id;
 
 -- name: delay_inbox
 UPDATE inbox

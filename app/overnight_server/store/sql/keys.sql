@@ -2,6 +2,10 @@
 -- The holder of a key, if it is valid. The user is not known yet, so the function runs with its owner's rights.
 SELECT user_id, scopes, is_admin, use_is_old FROM holder_of_key(:key_id, :key_hash);
 
+-- name: check_key
+-- Raise an error unless this key of the user is still valid.
+SELECT check_key(:key_id, :user_id);
+
 -- name: record_key_use
 -- At most once a minute; otherwise every read would be a write.
 SELECT record_key_use(:key_id);

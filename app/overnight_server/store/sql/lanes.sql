@@ -18,7 +18,7 @@ SELECT l.waiting, l.active, l.ready, l.used_seconds, l.reserved_seconds, l.limit
  WHERE l.user_id = :user_id;
 
 -- name: depth
--- The number of waiting tasks of all users: a sum over lanes, not over tasks.
+-- The number of waiting tasks of all users: a sum over connections, not over users or tasks.
 SELECT total_depth() AS waiting;
 
 -- name: lock_depth
@@ -95,30 +95,45 @@ UPDATE tasks
    AND awaits_budget = 'night'
    AND state = ANY (CAST(:sources AS text[]));
 
--- name: drifted_lanes
--- Lanes whose counters differ from the rows they count.
-SELECT l.user_id
-  FROM lanes l
-  LEFT JOIN (SELECT user_id,
-                    count(*) FILTER (WHERE is_active(state)) AS active,
-                    count(*) FILTER (WHERE state = 'ready') AS ready,
-                    count(*) FILTER (WHERE is_waiting(state)) AS waiting,
-                    coalesce(sum(reserved_seconds), 0) AS reserved,
-                    coalesce(sum(reserved_usd), 0) AS reserved_usd
-               FROM tasks
-              WHERE is_active(state) OR is_waiting(state)
-              GROUP BY user_id) t USING (user_id)
-  LEFT JOIN LATERAL (SELECT coalesce(sum(e.seconds), 0) AS used
-                       FROM usage_ledger e
-                      WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at) e ON true
- WHERE (l.active, l.ready, l.waiting, l.reserved_seconds)
-       IS DISTINCT FROM (coalesce(t.active, 0), coalesce(t.ready, 0), coalesce(t.waiting, 0), coalesce(t.reserved, 0))
-    OR l.used_seconds <> e.used
-    OR l.night_reserved_usd <> coalesce(t.reserved_usd, 0)
-    OR l.night_spent_usd <> coalesce((SELECT sum(s.usd)
-                                        FROM spending s
-                                       WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at), 0)
+-- name: compare_lanes
+-- For each of the next lanes, whether its counters differ from the rows they count. At most `lanes` of them,
+-- and at least one, but none after about `max_waiting` waiting tasks, so that the statement takes a bounded time.
+SELECT l.user_id,
+       (l.active, l.ready, l.waiting, l.reserved_seconds, l.night_reserved_usd, l.used_seconds, l.night_spent_usd)
+       IS DISTINCT FROM
+       (t.active, t.ready, t.waiting, t.reserved, t.reserved_usd,
+        (SELECT coalesce(sum(e.seconds), 0)
+           FROM usage_ledger e
+          WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at),
+        (SELECT coalesce(sum(s.usd), 0)
+           FROM spending s
+          WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at)) AS has_drifted
+  FROM (SELECT next.*, sum(waiting) OVER (ORDER BY user_id ROWS UNBOUNDED PRECEDING) - waiting AS waiting_before
+          FROM (SELECT * FROM lanes WHERE user_id >= :first ORDER BY user_id LIMIT :lanes) next) l
+ CROSS JOIN LATERAL (
+    SELECT count(*) FILTER (WHERE is_active(state)) AS active,
+           count(*) FILTER (WHERE state = 'ready') AS ready,
+           count(*) FILTER (WHERE is_waiting(state)) AS waiting,
+           coalesce(sum(reserved_seconds), 0) AS reserved,
+           coalesce(sum(reserved_usd), 0) AS reserved_usd
+      FROM tasks
+     WHERE user_id = l.user_id
+       AND finished_at IS NULL) t
+ WHERE l.waiting_before <= :max_waiting
  ORDER BY l.user_id;
+
+-- name: audit_position
+-- The user with whom the next pass of the audit continues; NULL at the start of a round.
+SELECT position FROM sweeps WHERE name = 'audit';
+
+-- name: set_audit_position
+INSERT INTO sweeps AS s (name, started_at, position)
+VALUES ('audit', clock(), CAST(:position AS uuid))
+    ON CONFLICT (name) DO UPDATE SET position = excluded.position;
+
+-- name: repair_depth
+-- Merge the counters of closed connections; return by how much the sum was wrong and was corrected.
+SELECT repair_depth();
 
 -- name: recount_lane
 -- Recompute the counters of a lane; it is locked, so its tasks do not change meanwhile.
@@ -138,7 +153,8 @@ UPDATE lanes l
                coalesce(sum(reserved_seconds), 0) AS reserved,
                coalesce(sum(reserved_usd), 0) AS reserved_usd
           FROM tasks
-         WHERE user_id = :user_id) t
+         WHERE user_id = :user_id
+           AND finished_at IS NULL) t
  WHERE l.user_id = :user_id;
 
 -- name: unskip_lane
@@ -155,7 +171,7 @@ UPDATE lanes l
  WHERE l.user_id = skipped.user_id;
 
 -- name: unskip_all_lanes
--- The same for every pool: which types a pool leaves to others depends on all workers.
+-- The same for every pool: what a pool accepts depends on all its workers.
 WITH skipped AS MATERIALIZED (
     SELECT user_id FROM lanes WHERE skipped_by_pools <> '{}' ORDER BY user_id FOR NO KEY UPDATE
 )

@@ -10,7 +10,7 @@ VALUES (:pool, 'pull', CAST(:serves AS uuid))
 -- claims of the previous one are lost, and a drain of it no longer applies.
 INSERT INTO agents AS g (id, kind, pool, owner_id, name, capabilities, types, models, slots, budget_remaining_usd,
                          claim_ttl_seconds, stale_after_seconds)
-VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), CAST(:types AS text[]), CAST(:models AS text[]),
+VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), nullif(CAST(:types AS text[]), '{}'), CAST(:models AS text[]),
         :slots, CAST(:budget_usd AS numeric), :claim_ttl, :silence)
     ON CONFLICT (owner_id, name) DO UPDATE
    SET capabilities = excluded.capabilities, types = excluded.types, models = excluded.models, slots = excluded.slots,
@@ -25,7 +25,7 @@ UPDATE agents g
  WHERE g.id = :id
    AND g.owner_id = :user_id
    AND g.status <> 'offline'
-RETURNING g.id, g.status, g.pool, g.types, g.claim_ttl_seconds, g.stale_after_seconds,
+RETURNING g.id, g.status, g.pool, coalesce(g.types, '{}') AS types, g.claim_ttl_seconds, g.stale_after_seconds,
           (SELECT p.serves FROM pools p WHERE p.name = g.pool) AS serves;
 
 -- name: own_agent
@@ -51,7 +51,7 @@ UPDATE agents g
 
 -- name: view_own_agents
 -- A user's pull agents, and how many tasks each runs.
-SELECT g.id, g.name, g.pool, g.status, g.capabilities, g.types, g.models, g.slots, g.budget_remaining_usd,
+SELECT g.id, g.name, g.pool, g.status, g.capabilities, coalesce(g.types, '{}') AS types, g.models, g.slots, g.budget_remaining_usd,
        g.claim_ttl_seconds, g.stale_after_seconds, g.joined_at, g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds) AS is_alive,
        p.serves IS NULL AS serves_everyone,
@@ -71,7 +71,7 @@ SELECT w.pool
   JOIN pools p ON p.name = w.pool AND NOT p.paused
  WHERE NOT EXISTS (SELECT 1 FROM pauses WHERE scope = 'all' AND resumed_at IS NULL)
    AND CASE WHEN w.serves IS NULL
-            THEN EXISTS (SELECT 1 FROM lanes l WHERE l.eligible AND NOT (w.pool = ANY (l.skipped_by_pools)))
+            THEN EXISTS (SELECT 1 FROM lanes_in_fair_order(w.pool, '{}', 1))
                  OR EXISTS (SELECT 1 FROM lanes l WHERE l.due_at <= clock())
             ELSE EXISTS (SELECT 1 FROM lanes l
                           WHERE l.user_id = w.serves

@@ -5,12 +5,17 @@ WITH message AS MATERIALIZED (
 ), held AS MATERIALIZED (
     SELECT t.id
       FROM (SELECT * FROM message ORDER BY task_id) m
-     -- OFFSET 0: each row is found by its key and read after it is locked.
-     CROSS JOIN LATERAL (SELECT * FROM tasks WHERE id = m.task_id OFFSET 0 FOR NO KEY UPDATE) t
-     WHERE t.epoch = m.epoch
-       AND t.token = m.token
-       AND t.state = ANY (CAST(:sources AS text[]))
-       AND t.expires_at > clock()
+     -- OFFSET 0: each row is found by its key. Only rows of claims are locked: a start holds no lane, so it
+     -- must not wait for, or delay, a transaction that claims a ready task.
+     CROSS JOIN LATERAL (
+        SELECT id
+          FROM tasks
+         WHERE id = m.task_id
+           AND epoch = m.epoch
+           AND token = m.token
+           AND state = ANY (CAST(:sources AS text[]))
+           AND expires_at > clock()
+        OFFSET 0 FOR NO KEY UPDATE) t
 ), started AS (
     UPDATE tasks t
        SET state = :target,
@@ -38,6 +43,7 @@ SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts
 -- Extend the lease, store progress, and return whether the run may continue. Changes no indexed column.
 UPDATE tasks
    SET expires_at = clock() + make_interval(secs => :lease),
+       heartbeat_at = clock(),
        progress = coalesce(CAST(:progress AS jsonb), progress)
  WHERE id = :task_id
    AND epoch = :epoch

@@ -13,29 +13,32 @@ SELECT id
    AND idempotency_key = CAST(:key AS text);
 
 -- name: insert_dag
-INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd, forked_from, idempotency_key)
-VALUES (:dag_id, :user_id, :title, :created_by, CAST(:budget_usd AS numeric), CAST(:forked_from AS uuid),
-        CAST(:key AS text));
+-- A fork of a graph whose budget an operator set has such a budget too.
+INSERT INTO dags (id, user_id, title, created_by, budget_ceiling_usd, budget_by_operator, forked_from, idempotency_key)
+VALUES (:dag_id, :user_id, :title,
+        coalesce(CAST(:created_by AS text), (SELECT 'human:' || name FROM users WHERE id = :user_id)), CAST(:budget_usd AS numeric),
+        coalesce((SELECT budget_by_operator FROM dags WHERE id = CAST(:forked_from AS uuid)), false),
+        CAST(:forked_from AS uuid), CAST(:key AS text));
 
 -- name: insert_tasks
 -- One statement for one task or ten thousand. `policy` is the index of the task's retry policy in
 -- `policies`, because most tasks of a request share one.
 INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
                    created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
-                   sort_key, deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
+                   sort_key, deadline_at, start_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
                    max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs)
 SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.project_id, t.payload, t.spec, t.tags,
-       t.source, t.created_by, t.idempotency_key,
+       t.source, coalesce(t.created_by, (SELECT 'human:' || name FROM users WHERE id = :user_id)), t.idempotency_key,
        CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
        t.dependency_boost,
        sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
-       t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds,
+       t.deadline_at, t.start_at, t.required_capabilities, t.locks, t.timeout_seconds,
        coalesce(t.estimated_cost_usd, t.max_cost_usd),
        t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
   FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
            id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
            spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
-           priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
+           priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz, start_at timestamptz,
            required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
            max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
            context_refs jsonb);
@@ -61,20 +64,20 @@ WITH within_limits AS MATERIALIZED (
 ), inserted AS (
     INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
                        created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
-                       sort_key, deadline_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
+                       sort_key, deadline_at, start_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
                        max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs)
     SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.project_id, t.payload, t.spec, t.tags,
-           t.source, t.created_by, t.idempotency_key,
+           t.source, coalesce(t.created_by, (SELECT 'human:' || name FROM users WHERE id = :user_id)), t.idempotency_key,
            CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
            t.dependency_boost,
            sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
-           t.deadline_at, t.required_capabilities, t.locks, t.timeout_seconds,
+           t.deadline_at, t.start_at, t.required_capabilities, t.locks, t.timeout_seconds,
            coalesce(t.estimated_cost_usd, t.max_cost_usd),
            t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
       FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
                id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
                spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
-               priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz,
+               priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz, start_at timestamptz,
                required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
                max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
                context_refs jsonb)

@@ -1,13 +1,16 @@
 -- name: expired_claims
--- Expired claims, read without locks; `settle` checks each again. `out_of_time` only if the last lease
--- reached the timeout: a run that was lost earlier did not use its time, however late the reaper looks.
+-- Expired claims, read without locks; `settle` checks each again. A run is known to have lived until its
+-- last heartbeat, however far its lease reached and however late the reaper looks: it is out of time only
+-- if it sent a heartbeat after its limit, and is billed up to that heartbeat.
 -- `died` (the run itself failed) only if its pull agent is still alive; workers report dead children
--- themselves, and a silent worker may be the deployment's fault.
+-- themselves, and a silent worker may be the deployment's fault. After an outage runs have a grace; a claim that
+-- expired cannot be started any more, so it has none.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
-       coalesce(t.expires_at >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
+       coalesce(alive.until >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
+       extract(epoch FROM alive.until - t.started_at)::float8 AS alive_seconds,
        EXISTS (SELECT 1
                  FROM agents g
                 WHERE g.id = t.claimed_by
@@ -19,8 +22,10 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        false AS taken_away,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
+ CROSS JOIN LATERAL (SELECT greatest(t.started_at, t.heartbeat_at) AS until) alive
  WHERE t.state IN ('claimed', 'running', 'validating')
    AND t.expires_at <= clock()
+   AND (t.state = 'claimed' OR NOT is_in_grace(t.expires_at - alive.until))
  ORDER BY t.id
  LIMIT :limit;
 
@@ -32,6 +37,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
+       extract(epoch FROM clock() - t.started_at)::float8 AS alive_seconds,
        true AS died,
        false AS taken_away,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
@@ -44,45 +50,58 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
  LIMIT :limit;
 
 -- name: runs_of_dead_workers
--- The runs of a worker process that died, if it still holds them; `settle` checks each again. A timeout
--- counts if it was reached before the process died. A run that outlived its lease was frozen or
--- disconnected, and was ended for that.
+-- The runs of a worker process that died :dead_seconds ago, if it still holds them; `settle` checks each
+-- again. A timeout counts if it was reached before the process died. A process that outlived its lease was
+-- frozen or disconnected, and was ended for that: its runs are known to have lived until their last heartbeat.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
-       coalesce(least(t.expires_at, clock()) >= t.started_at + make_interval(secs => t.reserved_seconds), false) AS out_of_time,
-       CAST(:handling AS boolean) AND t.expires_at > clock() AS died,
+       alive.until >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
+       extract(epoch FROM alive.until - t.started_at)::float8 AS alive_seconds,
+       CAST(:handling AS boolean) AND t.expires_at > death.at AS died,
        CAST(:taken_away AS boolean) AS taken_away,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
+ CROSS JOIN (SELECT clock() - make_interval(secs => :dead_seconds) AS at) death
+ CROSS JOIN LATERAL (
+    SELECT CASE WHEN t.expires_at > death.at THEN death.at ELSE greatest(t.started_at, t.heartbeat_at) END AS until) alive
  WHERE t.state IN ('running', 'validating')
    AND t.id = ANY (CAST(:tasks AS uuid[]))
    AND t.token = ANY (CAST(:tokens AS uuid[]))
  ORDER BY t.id
  LIMIT :limit;
 
--- name: due_retries
-SELECT id, user_id
-  FROM tasks
- WHERE state = 'retrying'
-   AND retry_at <= clock()
- ORDER BY retry_at
- LIMIT :limit;
+-- name: due_tasks
+-- Tasks whose retry or start is due.
+(SELECT id, user_id
+   FROM tasks
+  WHERE state = 'retrying'
+    AND retry_at <= clock()
+  ORDER BY retry_at
+  LIMIT :limit)
+UNION ALL
+(SELECT id, user_id
+   FROM tasks
+  WHERE awaits_start
+    AND start_at <= clock()
+  ORDER BY start_at
+  LIMIT :limit);
 
 -- name: promote
 UPDATE tasks
-   SET state = :target, retry_at = NULL
+   SET state = :target, retry_at = NULL, awaits_start = false
  WHERE id = ANY (CAST(:tasks AS uuid[]))
-   AND state = ANY (CAST(:sources AS text[]))
-   AND retry_at <= clock();
+   AND (state = ANY (CAST(:sources AS text[])) AND retry_at <= clock()
+        OR state = ANY (CAST(:start_sources AS text[])) AND awaits_start AND start_at <= clock());
 
 -- name: passed_deadlines
--- Tasks that still wait after their deadline, read without locks; dead_letter_passed checks each again.
+-- Tasks that were not started by their deadline, read without locks; dead_letter_passed checks each again.
 SELECT id, user_id
   FROM tasks
  WHERE state IN ('created', 'pending', 'ready', 'retrying')
    AND deadline_at <= clock()
+   AND (epoch = 0 OR NOT has_started(id))
  ORDER BY deadline_at, id
  LIMIT :limit;
 
@@ -97,6 +116,7 @@ UPDATE tasks t
  WHERE t.id = ANY (CAST(:tasks AS uuid[]))
    AND t.state = ANY (CAST(:sources AS text[]))
    AND t.deadline_at <= clock()
+   AND NOT has_started(t.id)
 RETURNING t.id;
 
 -- name: near_deadlines (not prepared)
@@ -133,13 +153,44 @@ VALUES (:name, clock())
  WHERE s.started_at <= clock() - make_interval(secs => :gap)
 RETURNING s.name;
 
+-- name: begin_grace
+-- Note that the reaper resumes after a gap. A gap that follows a grace is no outage but a slow reaper, which
+-- would otherwise never take a task back.
+UPDATE sweeps
+   SET resumed_at = clock()
+ WHERE name = 'reap'
+   AND finished_at <= clock() - make_interval(secs => :gap)
+   AND coalesce(resumed_at <= finished_at - make_interval(secs => :lease), true)
+RETURNING extract(epoch FROM clock() - finished_at)::float8 AS seconds;
+
 -- name: finish_sweep
 UPDATE sweeps SET finished_at = clock(), touched = :touched WHERE name = :name;
 
--- name: retire_agents
--- Mark workers offline that sent no heartbeat for too long; their pools may accept other tasks now.
-UPDATE agents
-   SET status = 'offline'
+-- name: silent_agents
+-- Whether there is work for retire_agents; read without locks.
+SELECT 1
+  FROM agents
  WHERE status <> 'offline'
    AND last_heartbeat_at <= clock() - make_interval(secs => greatest(stale_after_seconds, :silence))
-RETURNING id, pool;
+   AND NOT is_in_grace(make_interval(secs => stale_after_seconds))
+ LIMIT 1;
+
+-- name: retire_agents
+-- Mark workers offline that sent no heartbeat for too long; their pools may accept other tasks now.
+WITH silent AS MATERIALIZED (
+    SELECT id
+      FROM agents
+     WHERE status <> 'offline'
+       AND last_heartbeat_at <= clock() - make_interval(secs => greatest(stale_after_seconds, :silence))
+       AND NOT is_in_grace(make_interval(secs => stale_after_seconds))
+     ORDER BY id
+       FOR NO KEY UPDATE
+)
+UPDATE agents g
+   SET status = 'offline'
+  FROM silent
+ WHERE g.id = silent.id
+RETURNING g.id, g.pool;
+
+-- name: delete_offline_agents
+SELECT delete_offline_agents(:worker_seconds, :pull_agent_seconds, :limit) AS deleted;

@@ -27,21 +27,29 @@ RETURNING id;
 
 -- name: make_lone_task_triggers_due
 -- Make triggers due that wait for a lone task that has ended as required since the trigger was added. If
--- tasks have joined it since, only events before that count; after that the row in dags does.
-UPDATE dag_triggers g
+-- tasks have joined it since, only events before that count; after that the row in dags does. No lane is
+-- locked, so a trigger that another transaction changes is left to the next pass.
+WITH ended AS MATERIALIZED (
+    SELECT g.id
+      FROM dag_triggers g
+     WHERE g.is_lone
+       AND g.due_at IS NULL
+       AND g.dropped_at IS NULL
+       AND EXISTS (SELECT 1
+                     FROM events e
+                     LEFT JOIN dags joined ON joined.id = g.dag_id
+                    WHERE e.task_id = g.dag_id
+                      AND e.to_state = ANY (CASE g.condition WHEN 'completed' THEN ARRAY['completed']
+                                                             WHEN 'failed' THEN ARRAY['dead_lettered']
+                                                             ELSE ARRAY['completed', 'dead_lettered', 'cancelled'] END)
+                      AND e.at >= g.created_at
+                      AND coalesce(e.at < joined.created_at, true))
+       FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE dag_triggers t
    SET due_at = clock()
- WHERE g.is_lone
-   AND g.due_at IS NULL
-   AND g.dropped_at IS NULL
-   AND EXISTS (SELECT 1
-                 FROM events e
-                 LEFT JOIN dags joined ON joined.id = g.dag_id
-                WHERE e.task_id = g.dag_id
-                  AND e.to_state = ANY (CASE g.condition WHEN 'completed' THEN ARRAY['completed']
-                                                         WHEN 'failed' THEN ARRAY['dead_lettered']
-                                                         ELSE ARRAY['completed', 'dead_lettered', 'cancelled'] END)
-                  AND e.at >= g.created_at
-                  AND coalesce(e.at < joined.created_at, true));
+  FROM ended
+ WHERE t.id = ended.id;
 
 -- name: due_triggers
 -- Due triggers, read without locks; lock_due_trigger checks each again. A refused one waits :gap seconds,

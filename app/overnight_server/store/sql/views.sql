@@ -14,16 +14,16 @@ SELECT t.*, CAST(:max_position AS int) AS max_position,
    AND t.id = :task_id;
 
 -- name: view_tasks (not prepared)
--- The newest tasks of a user that a filter selects, a page at a time. The position in the queue is counted
--- only up to max_position, so that a page costs the same for any backlog.
+-- The newest tasks of a user that a filter selects, a page at a time. Positions are found in the first
+-- max_position tasks of the queue, which are read once, so that a page costs the same for any backlog.
 SELECT t.*, :max_position AS max_position,
        wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
-            (SELECT count(*) FROM (SELECT 1 FROM tasks o
-                                    WHERE o.user_id = t.user_id AND o.state = 'ready'
-                                      AND (o.sort_key, o.id) < (t.sort_key, t.id)
-                                    LIMIT :max_position) ahead) END AS ahead
+            coalesce(array_position(ARRAY(SELECT o.id FROM tasks o
+                                           WHERE o.user_id = :user_id AND o.state = 'ready'
+                                           ORDER BY o.sort_key, o.id
+                                           LIMIT :max_position), t.id) - 1, :max_position) END AS ahead
   FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
                      CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
                      CAST(:titled AS text)) t
@@ -41,14 +41,15 @@ SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes
        l.night_limit_usd, l.night_spent_usd, l.night_reserved_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(u.id)) END AS next_night_at,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing,
-       l.resets_at AS billing_cycle_resets_at, l.window_closed, l.window_changes_at, l.carry_over_until
+       l.resets_at AS billing_cycle_resets_at, l.window_closed, l.window_changes_at, l.carry_over_until,
+       l.due_at <= clock() AS is_due
   FROM users u
   JOIN lanes l ON l.user_id = u.id
  WHERE u.id = :user_id;
 
 -- name: view_dead_letters (not prepared)
-SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.payload, t.attempts, t.failure_reason,
-       t.error, error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint, d.failure_history,
+SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.required_capabilities, t.payload,
+       t.attempts, t.failure_reason, t.error, error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint, d.failure_history,
        d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed, d.resolution, d.resolved_at, d.resolved_by,
        d.note
   FROM dead_letters d
@@ -88,13 +89,33 @@ SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
 -- The claims of a task, the latest first. A task without claims gives one row of NULLs; an unknown task
 -- gives no row.
 SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, a.ended_at, a.outcome, a.spent,
-       a.error_class, a.error, a.cost_usd, a.tokens_used
+       a.error_class, a.error, a.detail, a.cost_usd, a.tokens_used
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id AND (CAST(:before_epoch AS int) IS NULL OR a.epoch < CAST(:before_epoch AS int))
  WHERE t.id = :task_id
    AND t.user_id = :user_id
  ORDER BY a.epoch DESC
  LIMIT :limit;
+
+-- name: view_usage_by_day (not prepared)
+-- What was charged to a user's current month on each day, less refunds. A correction by an admin is no run.
+SELECT CAST(e.recorded_at AT TIME ZONE 'UTC' AS date) AS day, sum(e.seconds) AS seconds,
+       count(DISTINCT (e.task_id, e.epoch)) FILTER (WHERE e.kind = 'usage') AS runs
+  FROM usage_ledger e
+  JOIN lanes l ON l.user_id = e.user_id AND l.cycle_started_at = e.period_started_at
+ WHERE e.user_id = :user_id
+ GROUP BY 1
+ ORDER BY 1;
+
+-- name: view_usage_by_type (not prepared)
+SELECT t.type, sum(e.seconds) AS seconds,
+       count(DISTINCT (e.task_id, e.epoch)) FILTER (WHERE e.kind = 'usage') AS runs
+  FROM usage_ledger e
+  JOIN lanes l ON l.user_id = e.user_id AND l.cycle_started_at = e.period_started_at
+  LEFT JOIN tasks t ON t.id = e.task_id
+ WHERE e.user_id = :user_id
+ GROUP BY t.type
+ ORDER BY seconds DESC, t.type;
 
 -- name: view_workers
 SELECT count(*) AS workers, coalesce(sum(slots), 0) AS slots
@@ -133,7 +154,7 @@ SELECT count(*)
 
 -- name: view_agents
 -- The workers and pull agents with the owner of each pull agent and the number of tasks that each runs.
-SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capabilities, g.types, g.joined_at,
+SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capabilities, coalesce(g.types, '{}') AS types, g.joined_at,
        g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness)) AS is_alive,
        coalesce(b.busy, 0) AS busy
@@ -182,7 +203,10 @@ SELECT p.scope, coalesce(u.name, p.target) AS target, p.note, p.paused_by, p.pau
 
 -- name: view_audit (not prepared)
 -- The acts of people, newest first. The audit log and the event log are each read backwards by their index.
-SELECT t.at, t.actor, t.via, t.key_id, t.act, u.name AS "user", t.target, t.detail
+SELECT t.at, t.actor,
+       (SELECT a.name FROM users a
+         WHERE a.id = CAST(substring(t.actor FROM '^user:([0-9a-f-]{36})$') AS uuid)) AS actor_name,
+       t.via, t.key_id, t.act, u.name AS "user", t.target, t.detail
   FROM audit_trail t
   LEFT JOIN users u ON u.id = t.user_id
  WHERE (CAST(:user_id AS uuid) IS NULL OR t.user_id = CAST(:user_id AS uuid))

@@ -70,7 +70,60 @@ CREATE TABLE lanes (
 )
  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX lanes_due ON lanes (due_at);
-CREATE INDEX lanes_pick ON lanes (active, last_served_at, plan_weight DESC) WHERE eligible;
+-- Lanes that the same pools skip are next to each other, so that a pool passes over all of them at once.
+CREATE INDEX lanes_pick ON lanes (hash_array_extended(skipped_by_pools, 0), active, last_served_at, plan_weight DESC)
+    WHERE eligible;
+
+-- The number of waiting tasks of all users is the sum of these rows. Each connection has a row of its own,
+-- named by its process id (0: connections that are closed), so no transaction waits for another one's row,
+-- and a submit reads one row per connection instead of one per user.
+CREATE TABLE depth_counters (
+    backend INTEGER NOT NULL,
+    waiting BIGINT NOT NULL,
+    PRIMARY KEY (backend)
+)
+ WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Add to the row of this connection what a statement changed. Called by triggers.
+CREATE FUNCTION count_depth(change bigint) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE depth_counters SET waiting = waiting + change WHERE backend = pg_backend_pid();
+    IF NOT FOUND THEN
+        INSERT INTO depth_counters AS c (backend, waiting) VALUES (pg_backend_pid(), change)
+            ON CONFLICT (backend) DO UPDATE SET waiting = c.waiting + change;
+    END IF;
+END
+$$;
+
+-- Move the rows of closed connections to row 0, and correct the sum if it differs from that of the lanes,
+-- which the audit has just checked. Returns the correction. DELETE returns the value that it deleted, so a
+-- change that a new connection with the same process id makes meanwhile is kept.
+CREATE FUNCTION repair_depth() RETURNS bigint
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    correction bigint;
+BEGIN
+    WITH closed AS (
+        DELETE FROM depth_counters c
+         WHERE c.backend <> 0
+           AND NOT EXISTS (SELECT 1 FROM pg_stat_activity a WHERE a.pid = c.backend)
+        RETURNING c.waiting
+    )
+    INSERT INTO depth_counters AS c (backend, waiting)
+    SELECT 0, sum(waiting) FROM closed HAVING count(*) > 0
+        ON CONFLICT (backend) DO UPDATE SET waiting = c.waiting + excluded.waiting;
+    SELECT (SELECT coalesce(sum(waiting), 0) FROM lanes) - (SELECT coalesce(sum(waiting), 0) FROM depth_counters)
+      INTO correction;
+    IF correction <> 0 THEN
+        PERFORM count_depth(correction);
+    END IF;
+    RETURN correction;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION count_depth, repair_depth FROM PUBLIC;
 
 -- Raise the error of a CHECK constraint. Used by the two triggers that check rows of `tasks` and `lanes`:
 -- Postgres parses CHECK constraints and generated columns anew for every statement, which takes longer

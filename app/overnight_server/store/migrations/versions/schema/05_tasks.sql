@@ -22,7 +22,7 @@ RETURN state = 'cancelled'
 -- A graph of tasks. Its status follows from the counters, which triggers on tasks keep. A task that was
 -- submitted alone is a graph by itself: its dag_id is its own id, and it gets a row here only when a
 -- second task joins it. The view `graphs` shows both kinds. `stopped` counts those of the cancelled that
--- somebody cancelled on purpose.
+-- somebody cancelled on purpose. `budget_by_operator`: an operator set the budget, so its owner cannot raise it.
 CREATE TABLE dags (
     id UUID NOT NULL,
     user_id UUID NOT NULL,
@@ -37,6 +37,7 @@ CREATE TABLE dags (
     stopped INTEGER DEFAULT 0 NOT NULL,
     status TEXT GENERATED ALWAYS AS (CASE WHEN total = 0 THEN 'pending' WHEN open > 0 THEN 'running' WHEN dead > 0 THEN 'failed' WHEN stopped > 0 THEN 'cancelled' ELSE 'completed' END) STORED NOT NULL,
     budget_ceiling_usd NUMERIC(18, 6),
+    budget_by_operator BOOLEAN DEFAULT false NOT NULL,
     spent_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
     reserved_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
     forked_from UUID,
@@ -72,6 +73,11 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
 RETURN (SELECT CASE WHEN count(lock_path_range(user_id, key)) > 0 THEN range_agg(lock_path_range(user_id, key)) END
           FROM unnest(keys) key);
 
+-- A number for a set of lock keys, 0 without keys: tasks with the same number wait for the same locks.
+CREATE FUNCTION lock_group(keys text[]) RETURNS bigint
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN coalesce(hash_array_extended(keys, 0), 0);
+
 -- The task: this row is the work; Celery messages only point to it.
 --   dag_id            its graph; equal to id for a lone task
 --   parent_id, spawn_key  the task that spawned it, and the key that makes a repeated spawn the same task
@@ -85,8 +91,11 @@ RETURN (SELECT CASE WHEN count(lock_path_range(user_id, key)) > 0 THEN range_agg
 --   unmet             edges that are not satisfied yet
 --   dependency_boost  points for the work that waits behind it in the graph
 --   locks, lock_paths keys it must hold while it is active, never an empty array; the ranges of those that are paths
+--   start_at          it may not start before; NULL: at any time
+--   awaits_start      it waits for nothing but start_at
 --   awaits_budget     which budget is used up and must be raised before it continues
 --   epoch             the number of its claims; with token the fence: a holder that lost the claim matches no row
+--   heartbeat_at      the latest heartbeat of any run; earlier than started_at if the current run has sent none
 --   bundle            the message it shares with other short tasks; NULL for a message of its own
 --   runs_alone        never in a bundle again, because a bundle with it crashed
 --   failures_reset_epoch  attempts up to this epoch no longer count, because an operator revived the task
@@ -123,6 +132,8 @@ CREATE TABLE tasks (
     dependency_boost FLOAT DEFAULT 0 NOT NULL,
     sort_key FLOAT NOT NULL,
     deadline_at TIMESTAMP WITH TIME ZONE,
+    start_at TIMESTAMP WITH TIME ZONE,
+    awaits_start BOOLEAN DEFAULT false NOT NULL,
     required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
     locks TEXT[],
     lock_paths textmultirange,
@@ -136,6 +147,7 @@ CREATE TABLE tasks (
     pool TEXT,
     claimed_at TIMESTAMP WITH TIME ZONE,
     expires_at TIMESTAMP WITH TIME ZONE,
+    heartbeat_at TIMESTAMP WITH TIME ZONE,
     reserved_seconds INTEGER,
     reserved_usd NUMERIC(18, 6),
     run_cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
@@ -171,8 +183,13 @@ CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT
 CREATE INDEX tasks_dag ON tasks (dag_id) INCLUDE (state);
 CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
+-- For the audit. Without naming states, so that no other statement uses it instead of a better index.
+CREATE INDEX tasks_open ON tasks (user_id) WHERE finished_at IS NULL;
 CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
+-- Tasks with equal locks are next to each other, so that a claim passes over all that wait for a held lock.
+CREATE INDEX tasks_ready_by_locks ON tasks (user_id, lock_group(locks), sort_key, id) WHERE state = 'ready';
 CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
+CREATE INDEX tasks_start ON tasks (start_at) WHERE awaits_start;
 CREATE UNIQUE INDEX tasks_spawned ON tasks (parent_id, spawn_key) WHERE parent_id IS NOT NULL;
 CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
 CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
@@ -204,6 +221,13 @@ DECLARE
 BEGIN
     IF TG_OP = 'INSERT' OR NEW.locks IS DISTINCT FROM OLD.locks THEN
         NEW.lock_paths := lock_path_ranges(NEW.user_id, NEW.locks);
+    END IF;
+    -- Whoever makes a task ready before its start, it stays pending; the promoter makes it ready in time.
+    NEW.awaits_start := NEW.start_at IS NOT NULL AND NEW.unmet = 0
+                        AND (NEW.awaits_start AND NEW.state = 'pending'
+                             OR NEW.state = 'ready' AND NEW.start_at > clock());
+    IF NEW.awaits_start THEN
+        NEW.state := 'pending';
     END IF;
     NEW.moved_from := NULL;
     IF TG_OP = 'UPDATE' THEN
@@ -312,6 +336,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
     unknown_users int;
+    depth_change bigint;
 BEGIN
     WITH delta AS MATERIALIZED (
         SELECT user_id,
@@ -333,9 +358,12 @@ BEGIN
          WHERE l.user_id = d.user_id
         RETURNING l.user_id
     )
-    SELECT (SELECT count(*) FROM delta) - (SELECT count(*) FROM counted) INTO unknown_users;
+    SELECT count(*) - (SELECT count(*) FROM counted), sum(waiting) FROM delta INTO unknown_users, depth_change;
     IF unknown_users > 0 THEN
         RAISE EXCEPTION 'there is no such user' USING ERRCODE = 'foreign_key_violation', TABLE = 'tasks';
+    END IF;
+    IF depth_change <> 0 THEN
+        PERFORM count_depth(depth_change);
     END IF;
 
     -- Most tasks are lone tasks without a row in dags.
@@ -371,6 +399,8 @@ CREATE TRIGGER tasks_count_new AFTER INSERT ON tasks
 CREATE FUNCTION count_moved_tasks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
+DECLARE
+    depth_change bigint;
 BEGIN
     WITH delta AS MATERIALIZED (
         SELECT user_id,
@@ -387,16 +417,21 @@ BEGIN
             OR sum(sign * is_waiting(state)::int) <> 0
             OR sum(sign * coalesce(reserved_seconds, 0)) <> 0
          ORDER BY user_id
+    ), counted AS (
+        UPDATE lanes l
+           SET active = l.active + d.active,
+               ready = l.ready + d.ready,
+               waiting = l.waiting + d.waiting,
+               reserved_seconds = l.reserved_seconds + d.reserved,
+               last_served_at = CASE WHEN d.active > 0 THEN clock() ELSE l.last_served_at END,
+               skipped_by_pools = '{}'
+          FROM delta d
+         WHERE l.user_id = d.user_id
     )
-    UPDATE lanes l
-       SET active = l.active + d.active,
-           ready = l.ready + d.ready,
-           waiting = l.waiting + d.waiting,
-           reserved_seconds = l.reserved_seconds + d.reserved,
-           last_served_at = CASE WHEN d.active > 0 THEN clock() ELSE l.last_served_at END,
-           skipped_by_pools = '{}'
-      FROM delta d
-     WHERE l.user_id = d.user_id;
+    SELECT sum(waiting) FROM delta INTO depth_change;
+    IF depth_change <> 0 THEN
+        PERFORM count_depth(depth_change);
+    END IF;
 
     -- Most tasks are lone tasks without a row in dags.
     IF NOT EXISTS (SELECT FROM new_rows WHERE dag_id <> id OR has_dag_row) THEN

@@ -94,6 +94,12 @@ RETURN (SELECT jsonb_agg(jsonb_build_object('agent', agent, 'outcome', outcome) 
           FROM attempts
          WHERE task_id = of_task AND spent AND epoch > after_epoch);
 
+-- Whether a task was ever started. Its deadline no longer applies then: it may be retried, and continue after
+-- a wait or a shutdown.
+CREATE FUNCTION has_started(of_task uuid) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN EXISTS (SELECT 1 FROM attempts WHERE task_id = of_task AND started_at IS NOT NULL);
+
 -- Why a pending task that has run before waits: for a budget, or for tasks that it spawned.
 CREATE FUNCTION wait_reason(task uuid, state text, epoch int, unmet int, awaits_budget text) RETURNS text
 LANGUAGE sql STABLE

@@ -22,7 +22,7 @@ CREATE TABLE agents (
     kind TEXT DEFAULT 'celery' NOT NULL,
     pool TEXT NOT NULL,
     capabilities TEXT[] DEFAULT '{}' NOT NULL,
-    types TEXT[] DEFAULT '{}' NOT NULL,
+    types TEXT[],
     slots INTEGER NOT NULL,
     budget_remaining_usd NUMERIC(18, 6),
     status TEXT DEFAULT 'active' NOT NULL,
@@ -42,9 +42,34 @@ CREATE TABLE agents (
     FOREIGN KEY(owner_id) REFERENCES users (id)
 )
  WITH (fillfactor = 50);
-CREATE INDEX agents_draining ON agents (pool) WHERE status = 'draining';
+CREATE INDEX agents_offline ON agents (last_heartbeat_at) WHERE status = 'offline';
 CREATE UNIQUE INDEX agents_of_owner ON agents (owner_id, name);
-CREATE INDEX agents_pool ON agents (pool) WHERE status = 'active';
+CREATE INDEX agents_online ON agents (pool) WHERE status <> 'offline';
+CREATE INDEX agents_pull_pool ON agents (pool) WHERE kind = 'pull';
+
+-- Delete workers and pull agents that have been offline for long; return their number. Those with a
+-- budget or a requested drain are kept, because both apply again when they return.
+CREATE FUNCTION delete_offline_agents(worker_seconds float8, pull_agent_seconds float8, max_agents int) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM agents
+         WHERE id IN (SELECT id
+                        FROM agents
+                       WHERE status = 'offline'
+                         AND last_heartbeat_at < clock() - make_interval(secs => least(worker_seconds, pull_agent_seconds))
+                         AND (kind = 'celery' OR last_heartbeat_at < clock() - make_interval(secs => pull_agent_seconds))
+                         AND budget_remaining_usd IS NULL
+                         AND drain_requested_at IS NULL
+                       ORDER BY last_heartbeat_at
+                       LIMIT max_agents
+                         FOR UPDATE SKIP LOCKED)
+        RETURNING id
+    )
+    SELECT count(*) FROM gone
+$$;
+REVOKE EXECUTE ON FUNCTION delete_offline_agents FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION delete_offline_agents TO overnight_dispatcher;
 
 -- Who paused a user, a pool or everything; rows stay after the resume. `target` is a user's id or a pool's
 -- name, NULL for everything.
@@ -76,10 +101,21 @@ CREATE TABLE type_durations (
  WITH (fillfactor = 50);
 
 -- When each maintenance sweep last ran. Several beat processes update this row to run a sweep only once.
+-- `position` is where the next pass of a sweep continues that does a part of its work in each pass.
+-- `resumed_at` is when the reaper made its first pass after a gap in which nobody may have reached Postgres.
 CREATE TABLE sweeps (
     name TEXT NOT NULL,
     started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
     touched INTEGER,
+    position UUID,
+    resumed_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (name)
 );
+
+-- Whether an outage ended less than one lease ago. Nobody could renew a lease while Postgres was unreachable, so
+-- every lease is valid once more from the reaper's first pass after the outage, but not longer than five minutes.
+CREATE FUNCTION is_in_grace(lease interval) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN EXISTS (SELECT 1 FROM sweeps
+                WHERE name = 'reap' AND resumed_at + least(lease, interval '5 minutes') > clock());

@@ -61,6 +61,26 @@ AS $$
        AND u.disabled_at IS NULL
 $$;
 
+-- Raise an error unless this key of the user is still valid. Transactions of a request whose key was looked
+-- up for an earlier request begin with it.
+CREATE FUNCTION check_key(key_id text, of_user uuid) RETURNS void
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    PERFORM
+       FROM api_keys k
+       JOIN users u ON u.id = k.user_id
+      WHERE k.id = key_id
+        AND k.user_id = of_user
+        AND k.revoked_at IS NULL
+        AND (k.expires_at IS NULL OR k.expires_at > clock())
+        AND u.disabled_at IS NULL;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the API key is not valid any more' USING ERRCODE = 'OV001';
+    END IF;
+END
+$$;
+
 -- Record when a key was last used, at most once a minute. The condition is checked again here, so that
 -- only one of many simultaneous requests writes.
 CREATE FUNCTION record_key_use(key_id text) RETURNS void
@@ -87,7 +107,7 @@ $$;
 -- The number of waiting tasks of all users.
 CREATE FUNCTION total_depth() RETURNS bigint
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
-RETURN (SELECT coalesce(sum(waiting), 0) FROM lanes);
+RETURN (SELECT coalesce(sum(waiting), 0) FROM depth_counters);
 
 -- Check a claim token by its digest. `claim_status` is 'held' with the user and the claim's own token,
 -- 'superseded' if a later claim holds the task, or 'over'. A wrong digest returns no row, so a caller
@@ -108,7 +128,9 @@ AS $$
        AND encode(sha256(convert_to(concat_ws('|', 'overnight-claim', a.task_id, a.epoch, a.token), 'UTF8')), 'hex') = digest
 $$;
 
-REVOKE EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name, total_depth, holder_of_claim FROM PUBLIC;
+REVOKE EXECUTE ON FUNCTION holder_of_key, check_key, record_key_use, user_by_id_or_name, total_depth, holder_of_claim FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
 GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
+GRANT EXECUTE ON FUNCTION repair_depth TO overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;

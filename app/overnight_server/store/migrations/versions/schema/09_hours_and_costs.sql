@@ -98,6 +98,20 @@ RETURN CASE
                     AND CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END + unrecorded_usd >= l.night_limit_usd)
     THEN 'night' END;
 
+-- The budget for which a task asks a person: the one that stopped its run, or, for a ready task, the graph's or
+-- the night's if it cannot pay the next run even when all running tasks give back what they have reserved.
+CREATE FUNCTION requested_budget(t tasks, l lanes, g dags) RETURNS text
+LANGUAGE sql STABLE
+RETURN CASE
+    WHEN t.state <> 'ready' THEN t.awaits_budget
+    WHEN g.spent_usd >= g.budget_ceiling_usd
+         OR next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) > g.budget_ceiling_usd - g.spent_usd THEN 'dag'
+    -- A night that is used up is followed by another, so only tasks that cost something ask.
+    WHEN next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) > 0
+         AND next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd)
+             > l.night_limit_usd - CASE WHEN l.night_ends_at > clock() THEN l.night_spent_usd ELSE 0 END THEN 'night'
+    END;
+
 -- Keep the money reserved for active runs in the counters of the lane and the graph.
 CREATE FUNCTION count_reserved_usd() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
