@@ -35,6 +35,7 @@ from overnight_server.api.routes import (
     triggers,
 )
 from overnight_server.event_log.feed import Feed
+from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.settings import load as load_settings
 from overnight_server.store.db import ADMIN, APP, GATE, Db
@@ -72,15 +73,17 @@ def create_app(settings: Settings) -> FastAPI:
     )
     waker = _waker(settings)
     db = _database(settings, APP, settings.database_pool_size, waker)
+    gate_db = _database(settings, GATE, settings.database_pool_size, waker)
     deps = Dependencies(
         settings,
         db,
         Feed(db, per_user=settings.max_streams_per_user),
         # One connection is enough for the few admins.
         admin_db=_database(settings, ADMIN, 1, waker),
-        gate_db=_database(settings, GATE, settings.database_pool_size, waker),
+        gate_db=gate_db,
         agent_long_poll=AgentLongPoll(db, per_user=settings.max_streams_per_user),
         claim_limiter=CapacityLimiter(settings.database_pool_size),
+        known_types=KnownTypes(gate_db, settings.worker_liveness),
         token_verifier=_token_verifier(settings),
         rate_limiter=_rate_limiter(settings),
     )

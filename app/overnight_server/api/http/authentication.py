@@ -3,14 +3,16 @@
 Requests of a run carry the token of its claim instead; `api/routes/runs.py` verifies those.
 """
 
+from dataclasses import replace
 from typing import Annotated
 from urllib.parse import urlsplit
 
 from fastapi import Depends, Request
+from starlette.concurrency import run_in_threadpool
 
 from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
 from overnight.models.field_errors import unknown_name
-from overnight.models.scopes import ADMIN, EVERYTHING
+from overnight.models.scopes import EVERYTHING
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import query_parameter_names
@@ -25,23 +27,34 @@ class NotAnAdmin(Exception):
     """Somebody who is not an admin called an admin route; the response is 404."""
 
 
-def authenticated(request: Request, deps: Injected) -> Caller:
+async def authenticated(request: Request, deps: Injected) -> Caller:
     """Return the caller of a request, count the request, and limit the database to the caller.
 
     Raises Unauthenticated without a valid key or token, TooManyRequests above the rate limit, and
     InvalidRequest for unknown query parameters.
     """
-    caller = _authenticate(request, deps)
-    if caller is None:
-        raise Unauthenticated
-    if deps.rate_limiter is not None:
-        add_headers(request, deps.rate_limiter.take(caller.key_id or str(caller.user_id)))
-    deps.act_for(caller)
-    _check_query(request)
+    caller = await run_in_threadpool(_authenticate, request, deps)
+    return await _admit(request, deps, caller, checks_key=False)
+
+
+async def recognized(request: Request, deps: Injected) -> Caller:
+    """Do the same as `authenticated`, but look up a key only if no recent request had it.
+
+    Transactions of the request check that the key is still valid. The field `is_admin` of the
+    caller may be out of date.
+    """
+    key = credential(request)
+    caller = deps.known_keys.find(key)
+    if caller is not None:
+        return await _admit(request, deps, caller, checks_key=True)
+    caller = await authenticated(request, deps)
+    if caller.key_id:
+        deps.known_keys.add(key, caller)
     return caller
 
 
 Authenticated = Annotated[Caller, Depends(authenticated)]
+Recognized = Annotated[Caller, Depends(recognized)]
 
 
 def check_again(request: Request, deps: Dependencies, caller: Caller) -> None:
@@ -53,39 +66,48 @@ def check_again(request: Request, deps: Dependencies, caller: Caller) -> None:
         raise Unauthenticated
 
 
-def reader(caller: Authenticated) -> Caller:
+async def reader(caller: Recognized) -> Caller:
     """Return a caller with the scope to read tasks."""
     return _with_scope(caller, "tasks:read")
 
 
-def writer(caller: Authenticated) -> Caller:
+async def listener(caller: Authenticated) -> Caller:
+    """Return a caller with the scope to read tasks, for a response that waits for events.
+
+    A stream may begin without a transaction, which would check a key that was looked up before.
+    """
+    return _with_scope(caller, "tasks:read")
+
+
+async def writer(caller: Recognized) -> Caller:
     """Return a caller with the scope to add, change and cancel tasks."""
     return _with_scope(caller, "tasks:write")
 
 
-def key_reader(caller: Authenticated) -> Caller:
+async def key_reader(caller: Authenticated) -> Caller:
     """Return a caller with the scope to list the own API keys."""
     return _with_scope(caller, "keys:read")
 
 
-def key_writer(caller: Authenticated) -> Caller:
+async def key_writer(caller: Authenticated) -> Caller:
     """Return a caller with the scope to create and revoke the own API keys."""
     return _with_scope(caller, "keys:write")
 
 
-def agent_runner(caller: Authenticated) -> Caller:
+async def agent_runner(caller: Authenticated) -> Caller:
     """Return a caller with the scope to run pull agents."""
     return _with_scope(caller, "agents:run")
 
 
-def admin(caller: Authenticated) -> Caller:
+async def admin(caller: Authenticated) -> Caller:
     """Return a caller who is an admin; raise NotAnAdmin for anybody else."""
-    if not (caller.is_admin and caller.may(ADMIN)):
+    if not caller.is_operator:
         raise NotAnAdmin
     return caller
 
 
 Reader = Annotated[Caller, Depends(reader)]
+Listener = Annotated[Caller, Depends(listener)]
 Writer = Annotated[Caller, Depends(writer)]
 KeyReader = Annotated[Caller, Depends(key_reader)]
 KeyWriter = Annotated[Caller, Depends(key_writer)]
@@ -99,6 +121,22 @@ def credential(request: Request) -> str:
     if header.lower().startswith(BEARER):
         return header[len(BEARER) :].strip()
     return request.headers.get("x-api-key", "").strip()
+
+
+async def _admit(
+    request: Request, deps: Dependencies, caller: Caller | None, *, checks_key: bool
+) -> Caller:
+    if caller is None:
+        raise Unauthenticated
+    if deps.rate_limiter is not None:
+        name = caller.key_id or str(caller.user_id)
+        headers = deps.rate_limiter.take_held(name)
+        if headers is None:
+            headers = await run_in_threadpool(deps.rate_limiter.take, name)
+        add_headers(request, headers)
+    deps.act_for(replace(caller.served, checks_key=checks_key))
+    _check_query(request)
+    return caller
 
 
 def _check_query(request: Request) -> None:

@@ -1,16 +1,18 @@
 """What a route gets injected: settings, database connections, event feed, rate limits."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Protocol
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
+from overnight_server.api.http.known_keys import KnownKeys
 from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.control.keys import Caller
 from overnight_server.event_log.feed import Feed
+from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
-from overnight_server.store.db import Db
+from overnight_server.store.db import ActingUser, Db
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
 
 
@@ -39,17 +41,20 @@ class Dependencies:
     gate_db: Db
     agent_long_poll: AgentLongPoll
     claim_limiter: CapacityLimiter
+    known_types: KnownTypes
     token_verifier: TokenVerifier | None = None
     rate_limiter: RateLimiter | None = None
+    known_keys: KnownKeys = field(default_factory=KnownKeys)
 
-    def act_for(self, caller: Caller) -> None:
-        """Limit the database connections of this request to the authenticated caller."""
-        self.db = self.db.acting_for(caller.served)
-        self.admin_db = self.admin_db.acting_for(caller.served)
-        self.gate_db = self.gate_db.acting_for(caller.served)
+    def act_for(self, user: ActingUser) -> None:
+        """Limit the database connections of this request to the authenticated user."""
+        self.db = self.db.acting_for(user)
+        self.admin_db = self.admin_db.acting_for(user)
+        self.gate_db = self.gate_db.acting_for(user)
 
 
-def dependencies(request: Request) -> Dependencies:
+# A dependency without IO is a coroutine function: FastAPI calls any other one in a thread.
+async def dependencies(request: Request) -> Dependencies:
     """Return a copy of the process's dependencies for one request."""
     shared: Dependencies = request.app.state.dependencies
     return replace(shared)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -30,6 +29,14 @@ def add_headers(request: Request, headers: Mapping[str, str]) -> None:
     request.state.added_headers = headers
 
 
+def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Return headers as ASGI sends them: names in lower case, as bytes."""
+    return [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
+
+
+_RAW_SECURITY_HEADERS = _encode(SECURITY_HEADERS)
+
+
 class AddSecurityHeaders:
     """Adds SECURITY_HEADERS, and those of `add_headers`, to every response that lacks them."""
 
@@ -42,9 +49,10 @@ class AddSecurityHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                for name, value in (SECURITY_HEADERS | state.get("added_headers", {})).items():
-                    headers.setdefault(name, value)
+                present = {name for name, _ in message["headers"]}
+                added = (*_RAW_SECURITY_HEADERS, *_encode(state.get("added_headers", {})))
+                absent = [header for header in added if header[0] not in present]
+                message = {**message, "headers": [*message["headers"], *absent]}
             await send(message)
 
         await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)

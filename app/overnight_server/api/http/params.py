@@ -1,7 +1,7 @@
 """Parameters that several routes share: ids in paths, the status filter, the idempotency key."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, TypeVar
 
 from fastapi import Header
@@ -50,6 +50,14 @@ IdempotencyKey = Annotated[
 def parse_task_param(text: str) -> TaskId:
     """Return a task id; raise TaskNotFound if the text is not one."""
     return _parse(parse_task, text, TaskNotFound)
+
+
+def parse_task_ids(field: str, texts: Iterable[str]) -> list[TaskId]:
+    """Return the task ids of a field of the body; raise InvalidRequest if one is malformed."""
+    try:
+        return [parse_task(text) for text in texts]
+    except MalformedId as error:
+        raise InvalidRequest(field, str(error), legal="ids of tasks") from None
 
 
 def parse_inbox_row_param(text: str) -> int:

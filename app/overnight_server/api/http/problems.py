@@ -19,11 +19,9 @@ from overnight_server.api.http.middleware import SECURITY_HEADERS
 from overnight_server.api.http.openapi import methods_of, parameters_of
 from overnight_server.api.http.validation_errors import describe_fault
 from overnight_server.control.claim_tokens import ClaimOver
-from overnight_server.store.db import LOCK_TIMEOUT, DatabaseUnreachable, sqlstate
+from overnight_server.store.db import DatabaseUnreachable, is_transient
 
 MEDIA_TYPE = "application/problem+json"
-STATEMENT_TIMEOUT = "57014"
-BUSY = frozenset({LOCK_TIMEOUT, STATEMENT_TIMEOUT})
 
 # Titles that web pages show unchanged; all others are made from the code.
 TITLE_OF = {errors.QueueFull.code: "Queue is full. Please try again later."}
@@ -130,13 +128,13 @@ def database_unavailable(request: Request, error: Exception) -> Response:
 
 
 def database_error(request: Request, error: Exception) -> Response:
-    """Return the response to an error of Postgres: 400 for a bad value, 503 if it is busy."""
+    """Return the response to an error of Postgres: 400 for a bad value, 503 if it may pass."""
     if isinstance(error, DataError):
         # Values that are known to fail are refused earlier, with the name of their field.
         return problem(
             400, errors.InvalidRequest.code, "the database cannot store a value of this request"
         )
-    if isinstance(error, DBAPIError) and sqlstate(error) in BUSY:
+    if isinstance(error, DBAPIError) and is_transient(error):
         return database_unavailable(request, error)
     return unexpected(request, error)
 

@@ -1,5 +1,8 @@
 """The request rate limit: one token bucket per caller in Redis, shared by all API processes.
 
+A process takes a twentieth of the tokens that are left and keeps those that it does not need yet,
+so that most requests do not call Redis. With few tokens left it takes them one by one.
+
 Redis must not slow down or fail a submit. If it does not respond within 50 ms, the request is not
 counted, and Redis is not called again for 5 seconds.
 """
@@ -8,6 +11,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from threading import Lock
 
 from redis import RedisError
 
@@ -17,6 +21,7 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 SCRIPT = Path(__file__).with_name("token_bucket.lua")
 TIMEOUT_SECONDS = 0.05
 PAUSE_AFTER_FAILURE_SECONDS = 5.0
+MAX_CALLERS = 10_000
 #: The name of the limit in the RateLimit headers.
 POLICY = "requests"
 
@@ -40,6 +45,9 @@ class RateLimiter:
         self._policy = f'"{POLICY}";q={burst};w={math.ceil(burst / per_second)}'
         self._clock = clock
         self._paused_until = 0.0
+        # The tokens that this process holds for a caller, and how many were left in Redis.
+        self._held: dict[str, tuple[int, int]] = {}
+        self._lock = Lock()
 
     def take(self, caller: str) -> Mapping[str, str]:
         """Count one request of a caller; return the RateLimit headers of the response.
@@ -47,16 +55,35 @@ class RateLimiter:
         Raises TooManyRequests above the limit. While Redis does not respond, every request is
         allowed and there are no headers.
         """
-        if self._clock() < self._paused_until:
-            return {}
+        if (headers := self.take_held(caller)) is not None:
+            return headers
         try:
-            milliseconds, left = self._take(keys=[self._prefix + caller], args=self._limits)
+            taken, left, milliseconds = self._take(keys=[self._prefix + caller], args=self._limits)
         except RedisError:
             self._paused_until = self._clock() + PAUSE_AFTER_FAILURE_SECONDS
             return {}
-        if milliseconds:
+        if not taken:
             seconds = max(1, math.ceil(milliseconds / 1000))
             raise TooManyRequests(seconds, self._headers(0, seconds))
+        with self._lock:
+            if len(self._held) >= MAX_CALLERS:
+                self._held.clear()
+            held, _ = self._held.get(caller, (0, 0))
+            self._held[caller] = (held + taken - 1, left)
+        return self._headers_of(left + taken - 1)
+
+    def take_held(self, caller: str) -> Mapping[str, str] | None:
+        """Do the same without a call of Redis; return None if Redis must be called."""
+        if self._clock() < self._paused_until:
+            return {}
+        with self._lock:
+            held, left = self._held.get(caller, (0, 0))
+            if not held:
+                return None
+            self._held[caller] = (held - 1, left)
+        return self._headers_of(left + held - 1)
+
+    def _headers_of(self, left: int) -> dict[str, str]:
         per_second, burst = self._limits
         return self._headers(left, math.ceil((burst - left) / per_second))
 

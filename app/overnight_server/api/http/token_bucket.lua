@@ -1,15 +1,17 @@
--- A bucket of tokens per caller, on the server's own clock. Answers 0 if a token was taken, else
--- the milliseconds until there is one; and how many are left.
---   KEYS[1]  what is left (`left`) and since when (`at`, milliseconds); gone when the bucket is full
---   ARGV[1]  tokens that come back per second   ARGV[2]  tokens a full bucket holds
+-- Takes tokens from the bucket of a caller, by the clock of the Redis server: one, or a twentieth of those
+-- left. Returns how many were taken, how many are left, and if none was taken, the milliseconds until one is
+-- free.
+--   KEYS[1]  hash: the tokens left (`left`) at a time (`at`, milliseconds); it expires with a full bucket
+--   ARGV[1]  new tokens per second   ARGV[2]  tokens of a full bucket
 local rate, size = tonumber(ARGV[1]), tonumber(ARGV[2])
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local known = redis.call('HMGET', KEYS[1], 'left', 'at')
-local left = math.min(size, (tonumber(known[1]) or size) + math.max(0, now - (tonumber(known[2]) or now)) * rate / 1000)
+local bucket = redis.call('HMGET', KEYS[1], 'left', 'at')
+local left = math.min(size, (tonumber(bucket[1]) or size) + math.max(0, now - (tonumber(bucket[2]) or now)) * rate / 1000)
 if left < 1 then
-    return {math.ceil((1 - left) * 1000 / rate), 0}
+    return {0, 0, math.ceil((1 - left) * 1000 / rate)}
 end
-redis.call('HSET', KEYS[1], 'left', left - 1, 'at', now)
+local taken = math.max(1, math.floor(left / 20))
+redis.call('HSET', KEYS[1], 'left', left - taken, 'at', now)
 redis.call('PEXPIRE', KEYS[1], math.ceil(size * 1000 / rate))
-return {0, math.floor(left - 1)}
+return {taken, math.floor(left - taken), 0}

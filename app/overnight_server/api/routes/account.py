@@ -13,6 +13,7 @@ from overnight.models.account import (
     PauseRequest,
     PauseState,
     Usage,
+    UsageBreakdown,
 )
 from overnight.models.admin import UserApproval, UserLock, UserLockWait
 from overnight.models.tasks import CancelResult
@@ -27,15 +28,16 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.params import parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control import budgets, pauses
 from overnight_server.control.pauses import PauseSubject
 from overnight_server.insight.budgets import list_approvals
 from overnight_server.insight.locks import list_lock_waits, list_locks
-from overnight_server.insight.usage import list_ledger, usage
+from overnight_server.insight.usage import list_ledger, usage, usage_breakdown
 from overnight_server.insight.users import get_user
 from overnight_server.store.pauses import pauses_in_force
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1")
 WITHOUT_NOTE = PauseRequest()
 
 
@@ -86,9 +88,18 @@ def list_own_approvals(
 def approve_spending(
     task_id: str, body: ApprovalRequest, deps: Injected, caller: Writer
 ) -> budgets.RaisedBudget:
-    """Raise the used-up budget of a task by an amount, and let the task continue."""
-    parsed_id, actor = parse_task_param(task_id), f"user:{caller.user_id}"
-    return budgets.approve(deps.db, parsed_id, body.usd, actor=actor, user_id=caller.user_id)
+    """Raise the used-up budget of a task by an amount, and let the task continue.
+
+    A budget that an operator set can be raised by operators only.
+    """
+    return budgets.approve(
+        deps.db,
+        parse_task_param(task_id),
+        body.usd,
+        actor=caller.actor,
+        user_id=caller.user_id,
+        is_operator=caller.is_operator,
+    )
 
 
 @router.post("/approvals/{task_id}/stop", tags=["approvals"])
@@ -103,6 +114,12 @@ def stop_spending(task_id: str, deps: Injected, caller: Writer) -> CancelResult:
 def read_usage(deps: Injected, caller: Reader) -> Usage:
     """Return what the caller has used: hours of this billing month, money of this night."""
     return usage(deps.db, caller.user_id)
+
+
+@router.get("/usage/breakdown", tags=["usage"])
+def read_usage_breakdown(deps: Injected, caller: Reader) -> UsageBreakdown:
+    """Return the caller's hours of this billing month by day and by type of task."""
+    return usage_breakdown(deps.db, caller.user_id)
 
 
 @router.get("/usage/ledger", tags=["usage"])

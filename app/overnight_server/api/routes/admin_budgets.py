@@ -13,12 +13,13 @@ from overnight.models.tasks import CancelResult
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.params import parse_dag_param, parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.admin_keys import LONGEST_LIST, ManyLimit, find_user_id
 from overnight_server.control import budgets
 from overnight_server.domain.ids import show_dag
 from overnight_server.insight.budgets import list_approvals
 
-router = APIRouter(prefix="/api/v1/admin", tags=["admin"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin", tags=["admin"])
 
 
 @router.get("/approvals")

@@ -11,11 +11,12 @@ from overnight.models.admin import InboxResolved, InboxRow
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.params import parse_inbox_row_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.admin_keys import ManyLimit
 from overnight_server.control.inbox import drop_row, retry_row
 from overnight_server.insight.inbox import list_inbox
 
-router = APIRouter(prefix="/api/v1/admin/inbox", tags=["admin"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin/inbox", tags=["admin"])
 RowId = Annotated[str, Path(description="Number of the row.")]
 
 

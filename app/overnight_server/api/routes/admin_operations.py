@@ -25,11 +25,13 @@ from overnight.models.admin import (
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.params import parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.admin_keys import LONGEST_LIST, ManyLimit, find_user_id
 from overnight_server.control import pauses
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.pauses import PauseSubject
 from overnight_server.domain.ids import show_task
+from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.fairness_report import fairness
 from overnight_server.insight.locks import list_lock_waits, list_locks
 from overnight_server.insight.pauses import list_pauses
@@ -37,7 +39,7 @@ from overnight_server.insight.tasks import owner_of
 from overnight_server.insight.workers import list_pools, list_workers
 from overnight_server.maintenance.locks import LeaseTimes, cleanup_stale, killing, release_lock
 
-router = APIRouter(prefix="/api/v1/admin", tags=["admin"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin", tags=["admin"])
 LONGEST_HOURS = 31 * 24
 DAY_SECONDS = 86_400
 QUARTER_SECONDS = 900
@@ -168,7 +170,7 @@ def read_fairness(
     """Return how long each user waited, which share of the slots each got, and who starves."""
     return fairness(
         deps.admin_db,
-        liveness=timedelta(seconds=deps.settings.worker_liveness),
+        claim_settings=ClaimSettings.from_settings(deps.settings),
         since=timedelta(hours=hours),
         starving_after=timedelta(seconds=alarm_after_seconds),
     )

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from overnight.models.account import DeadLetterGroup, ResolveResult
+from overnight.models.account import Attempt, DeadLetterGroup, ResolveResult
 from overnight.models.admin import DeadLetterResolution, QueueOverview, UserDeadLetter
 from overnight.models.explain import Explanation
 from overnight.models.tasks import Forecast, TaskResponse
@@ -26,12 +26,15 @@ from overnight_server.api.http.pagination import (
     task_cursor,
 )
 from overnight_server.api.http.params import parse_status_param, parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.admin_keys import LONGEST_LIST, ManyLimit, find_user_id
+from overnight_server.api.routes.tasks import Criteria, StatusFilter
 from overnight_server.control import dead_letters
 from overnight_server.domain.ids import show_task
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_task
 from overnight_server.gate.claim import ClaimSettings
+from overnight_server.insight.attempts import list_attempts
 from overnight_server.insight.dead_letters import (
     get_dead_letter,
     group_dead_letters,
@@ -40,7 +43,7 @@ from overnight_server.insight.dead_letters import (
 from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import get_task, list_tasks, owner_of, recent_tasks
 
-router = APIRouter(prefix="/api/v1/admin", tags=["admin"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin", tags=["admin"])
 
 
 @router.get("/tasks")
@@ -51,9 +54,8 @@ def list_tasks_of_user(
     deps: Injected,
     _caller: Admin,
     user: Annotated[str, Query(max_length=200, description="Id or name of the user.")],
-    status: Annotated[
-        str | None, Query(max_length=40, description="Only tasks with this status or state.")
-    ] = None,
+    status: StatusFilter = None,
+    criteria: Criteria,
     limit: Limit = PAGE,
     before: BeforeTask = None,
 ) -> list[TaskResponse]:
@@ -62,6 +64,7 @@ def list_tasks_of_user(
         deps.admin_db,
         find_user_id(deps, user),
         states=parse_status_param(status),
+        criteria=criteria,
         limit=limit + 1,
         before=task_cursor(before),
     )
@@ -81,6 +84,16 @@ def read_any_task(task_id: str, deps: Injected, _caller: Admin) -> TaskResponse:
     """Return a task of any user."""
     parsed_id = parse_task_param(task_id)
     return get_task(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id)
+
+
+@router.get("/tasks/{task_id}/attempts")
+def read_attempts_of_any_task(
+    task_id: str, deps: Injected, _caller: Admin, limit: Limit = PAGE
+) -> list[Attempt]:
+    """List the latest claims of a task of any user, the latest first."""
+    parsed_id = parse_task_param(task_id)
+    owner = owner_of(deps.admin_db, parsed_id)
+    return list_attempts(deps.admin_db, owner, parsed_id, limit=limit)
 
 
 @router.get("/tasks/{task_id}/explain")

@@ -3,7 +3,9 @@
 Only admins can call them; other callers get 404.
 """
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
 from sqlalchemy.exc import IntegrityError
 
 from overnight.errors import InvalidRequest
@@ -26,6 +28,7 @@ from overnight_server.api.http.pagination import (
     name_cursor,
     paginate,
 )
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.admin_keys import ManyLimit, find_user_id
 from overnight_server.api.routes.me import parse_body_window
 from overnight_server.control.adjust_hours import adjust_hours
@@ -49,7 +52,7 @@ from overnight_server.insight.limits import user_limits
 from overnight_server.insight.notices import list_notices
 from overnight_server.insight.users import get_user, list_users
 
-router = APIRouter(prefix="/api/v1/admin/users", tags=["admin"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin/users", tags=["admin"])
 
 
 @router.get("")
@@ -59,11 +62,17 @@ def list_all_users(
     response: Response,
     deps: Injected,
     _caller: Admin,
+    name_prefix: Annotated[
+        str | None,
+        Query(max_length=200, description="Only users whose names begin with it."),
+    ] = None,
     limit: Limit = PAGE,
     before: BeforeName = None,
 ) -> list[UserDetail]:
-    """List all users, sorted by name; the Link header leads to the next page."""
-    items = list_users(deps.admin_db, after=name_cursor(before), limit=limit + 1)
+    """List the users, sorted by name; the Link header leads to the next page."""
+    items = list_users(
+        deps.admin_db, name_prefix=name_prefix, after=name_cursor(before), limit=limit + 1
+    )
     return paginate(request, response, items, limit, lambda user: encode_name_cursor(user.name))
 
 

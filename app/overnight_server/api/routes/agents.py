@@ -20,6 +20,7 @@ from overnight.models.scopes import ALL_USERS_AGENTS
 from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control import agents
 from overnight_server.control.agents import AgentPlace, PullAgentCard, record_poll
 from overnight_server.control.claim_tokens import ClaimHolder, issue
@@ -32,7 +33,7 @@ from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_
 from overnight_server.outcome.inputs import inputs_of
 from overnight_server.outcome.start import start
 
-router = APIRouter(prefix="/api/v1/agents", tags=["agents"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/agents", tags=["agents"])
 MAX_WAIT_SECONDS = 60
 # After a wake-up without a task the agent pauses before the next try, longer each time.
 FIRST_PAUSE_SECONDS = 0.25
@@ -129,12 +130,14 @@ async def claim_work(
     claim = partial(_claim, deps, caller, seat)
     work = await _thread(claim, limiter=deps.claim_limiter)
     if work is None and wait:
-        pause = FIRST_PAUSE_SECONDS
-        with deps.agent_long_poll.register(caller.user_id, seat.pool, seat.serves) as waiting:
-            while work is None and (left := deadline - time.monotonic()) > 0:
-                await waiting.wait_for_work(left)
+        pause, long_poll = FIRST_PAUSE_SECONDS, deps.agent_long_poll
+        with long_poll.register(caller.user_id, seat.pool, seat.serves) as waiting:
+            # Checked in each round: a pause would ignore the wake-up that comes with the closing.
+            while work is None and not long_poll.is_closed:
+                await waiting.wait_for_work(deadline - time.monotonic())
                 # A claim for a client that has disconnected would block its task until it expires.
-                if deps.agent_long_poll.is_closed or await request.is_disconnected():
+                is_over = long_poll.is_closed or time.monotonic() >= deadline
+                if is_over or await request.is_disconnected():
                     break
                 # A key that was revoked in the meantime must not claim anything.
                 await _thread(partial(check_again, request, deps, caller))

@@ -13,6 +13,7 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.params import IdempotencyKey, parse_bulk_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.bulk import BulkOrder, cancel_bulk, preview, start
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import show_bulk, show_task
@@ -20,7 +21,7 @@ from overnight_server.domain.priority import score
 from overnight_server.insight.bulk import get_bulk, list_bulks
 from overnight_server.intake.translate_request import idempotency_key
 
-router = APIRouter(prefix="/api/v1", tags=["bulk"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1", tags=["bulk"])
 
 
 @router.post(

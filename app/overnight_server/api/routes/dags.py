@@ -22,6 +22,7 @@ from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
 from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, dag_cursor, paginate
 from overnight_server.api.http.params import IdempotencyKey, parse_dag_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.cancel import cancel_dag
 from overnight_server.control.retry import retry_dag
 from overnight_server.domain.ids import show_dag, show_task
@@ -33,7 +34,7 @@ from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
 from overnight_server.intake.submit import submit_dag
 from overnight_server.intake.translate_request import idempotency_key, new_task
 
-router = APIRouter(prefix="/api/v1/dags", tags=["dags"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/dags", tags=["dags"])
 REPEATED = repeated_response(DagCreated, "The existing graph; the idempotency key was used before.")
 StatusFilter = Annotated[
     str | None,

@@ -17,6 +17,7 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.params import parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.tasks import parse_changes
 from overnight_server.control import dead_letters
 from overnight_server.domain.ids import show_task
@@ -28,7 +29,7 @@ from overnight_server.insight.dead_letters import (
 from overnight_server.insight.tasks import get_task
 from overnight_server.intake.caps import Caps
 
-router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/dead-letters", tags=["dead letters"])
 
 
 @router.get("", response_model=list[DeadLetter])

@@ -12,7 +12,6 @@ from typing import Annotated, Any, TypeVar
 from anyio.to_thread import run_sync as _thread
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import StreamingResponse
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.types import Receive, Scope, Send
 
 from overnight.client.calls import HEARTBEAT_SECONDS
@@ -20,16 +19,17 @@ from overnight.client.event_stream import END
 from overnight.errors import InvalidRequest, Unauthenticated
 from overnight.models.dags import Dag
 from overnight.models.tasks import Event, TaskResponse
-from overnight_server.api.http.authentication import Reader, check_again
+from overnight_server.api.http.authentication import Listener, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.params import parse_dag_param, parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.event_log.feed import Feed, Subscription
 from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.dags import get_dag
 from overnight_server.insight.tasks import get_task
-from overnight_server.store.db import DatabaseUnreachable
+from overnight_server.store.db import DATABASE_ERRORS
 
-router = APIRouter(prefix="/api/v1", tags=["events"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1", tags=["events"])
 V = TypeVar("V", TaskResponse, Dag)
 PAGE = 500
 # A stream ends after this time, and the client opens it again.
@@ -97,7 +97,7 @@ async def stream_events(
     *,
     request: Request,
     deps: Injected,
-    caller: Reader,
+    caller: Listener,
     task_id: Annotated[
         str | None, Query(max_length=200, description="Only events of this task.")
     ] = None,
@@ -142,7 +142,7 @@ async def wait_for_task(
     task_id: str,
     request: Request,
     deps: Injected,
-    caller: Reader,
+    caller: Listener,
     timeout: Annotated[  # noqa: ASYNC109 - the name on the wire
         int, Query(ge=0, le=MAX_WAIT_SECONDS, description="How many seconds to wait.")
     ] = 30,
@@ -160,7 +160,7 @@ async def wait_for_dag(
     dag_id: str,
     request: Request,
     deps: Injected,
-    caller: Reader,
+    caller: Listener,
     timeout: Annotated[  # noqa: ASYNC109 - the name on the wire
         int, Query(ge=0, le=MAX_WAIT_SECONDS, description="How many seconds to wait.")
     ] = 30,
@@ -234,7 +234,7 @@ async def _frames(
             if not await subscription.wait(HEARTBEAT_SECONDS):
                 await _thread(check)
                 yield KEEP_ALIVE
-    except (DatabaseUnreachable, SQLAlchemyError, Unauthenticated):
+    except (*DATABASE_ERRORS, Unauthenticated):
         return  # the client reconnects and resumes, if its key is still valid
 
 

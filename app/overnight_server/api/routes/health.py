@@ -6,15 +6,15 @@ from typing import Any
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, ConfigDict, Field
 from redis import RedisError
-from sqlalchemy.exc import SQLAlchemyError
 
 from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.insight.workers import health
 from overnight_server.store import migrate
-from overnight_server.store.db import DatabaseUnreachable
+from overnight_server.store.db import DATABASE_ERRORS
 from overnight_server.wakeups.redis_client import fail_fast_client
 
-router = APIRouter(tags=["health"])
+router = APIRouter(route_class=ThreadRoute, tags=["health"])
 REDIS_TIMEOUT_SECONDS = 0.5
 PartState = dict[str, Any]
 
@@ -80,7 +80,7 @@ def _workers(deps: Injected) -> PartState | None:
     try:
         liveness = timedelta(seconds=deps.settings.worker_liveness)
         state = health(deps.db, liveness=liveness)
-    except (DatabaseUnreachable, SQLAlchemyError):
+    except DATABASE_ERRORS:
         return None
     return {"ok": state.workers > 0, "workers": state.workers, "slots": state.slots}
 
@@ -88,7 +88,7 @@ def _workers(deps: Injected) -> PartState | None:
 def _migrations(deps: Injected) -> PartState:
     try:
         current = deps.db.atomically(migrate.current_revision)
-    except (DatabaseUnreachable, SQLAlchemyError):
+    except DATABASE_ERRORS:
         return {"ok": False}
     return {"ok": current == migrate.head(), "current": current, "head": migrate.head()}
 

@@ -13,11 +13,12 @@ from overnight.models.keys import (
 )
 from overnight_server.api.http.authentication import KeyReader, KeyWriter
 from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
 from overnight_server.domain.scopes import within
 from overnight_server.insight.users import list_keys
 
-router = APIRouter(prefix="/api/v1/keys", tags=["keys"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/keys", tags=["keys"])
 DEFAULT_ROTATION = KeyRotation()
 
 

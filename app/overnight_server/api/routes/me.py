@@ -8,12 +8,13 @@ from overnight.models.admin import UserDetail, UserLimitsDetail
 from overnight.models.tasks import UserLimits
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.windows import set_window
 from overnight_server.domain.windows import NightWindow, parse_window
 from overnight_server.insight.limits import user_limits
 from overnight_server.insight.users import get_user
 
-router = APIRouter(prefix="/api/v1/users", tags=["users"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/users", tags=["users"])
 
 
 @router.get("/me", response_model=Me)

@@ -8,13 +8,14 @@ from overnight.errors import FieldError, InvalidGraph
 from overnight.models.tasks import Plan, PlanRequest
 from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Injected
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.forecast.plan import plan
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge
 from overnight_server.intake.translate_request import new_task
 
-router = APIRouter(prefix="/api/v1/plan", tags=["plan"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/plan", tags=["plan"])
 
 
 @router.post("")

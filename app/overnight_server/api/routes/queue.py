@@ -17,6 +17,7 @@ from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.pagination import MAX_PAGE, Limit
 from overnight_server.api.http.params import parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.cancel import cancel
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_task
@@ -28,7 +29,7 @@ from overnight_server.intake.scheduler_jobs import recording_job
 from overnight_server.intake.submit import submit
 from overnight_server.intake.translate_request import prompted_task
 
-router = APIRouter(tags=["queue"])
+router = APIRouter(route_class=ThreadRoute, tags=["queue"])
 WEB = "web"
 FIRST_POSITION = 1
 

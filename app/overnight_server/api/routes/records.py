@@ -17,13 +17,14 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.params import parse_artifact_param, parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
 from overnight_server.insight.attempts import list_attempts
 from overnight_server.insight.notices import list_notices
 from overnight_server.insight.tasks import get_task
 
-router = APIRouter(prefix="/api/v1")
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1")
 MAX_EVENT_ID = 2**63 - 1
 MAX_EPOCH = 2**31 - 1
 MEDIA_TYPES = {"json": "application/json", "text": "text/plain; charset=utf-8"}

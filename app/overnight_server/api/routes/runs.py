@@ -36,7 +36,8 @@ from overnight_server.api.http.authentication import credential
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import repeated_response
-from overnight_server.api.http.params import parse_task_param
+from overnight_server.api.http.params import parse_task_ids, parse_task_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.claim_tokens import (
     PREFIX,
     ClaimEnded,
@@ -45,7 +46,7 @@ from overnight_server.control.claim_tokens import (
     verify,
 )
 from overnight_server.domain.claims import Run
-from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
+from overnight_server.domain.ids import TaskId, show_artifact, show_task
 from overnight_server.domain.results import (
     Deferred,
     Interrupted,
@@ -69,7 +70,7 @@ from overnight_server.outcome.presence import heartbeat_claim_holder
 from overnight_server.outcome.start import start
 from overnight_server.store.db import ActingUser, Db
 
-router = APIRouter(prefix="/api/v1/tasks/{task_id}", tags=["runs"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/tasks/{task_id}", tags=["runs"])
 # After a failure of these classes with a known wait, no attempt is spent.
 DEFERRING_CLASSES = frozenset({"rate_limit", "snooze"})
 
@@ -249,7 +250,7 @@ def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
 @router.post("/suspend")
 def suspend_run(body: SuspendRequest, run: CurrentRun) -> Ok:
     """Suspend a run until other tasks have ended; it resumes as a new run, no attempt spent."""
-    tasks = tuple(_parse_tasks("tasks", body.tasks))
+    tasks = tuple(parse_task_ids("tasks", body.tasks))
     return _end(run, body, lambda _: WaitingForTasks(tasks, **_spending(body)))
 
 
@@ -267,7 +268,7 @@ def spawn_child(body: SpawnRequest, run: CurrentRun, response: Response) -> Task
     child = NewChild(
         task=task if key.startswith(NUMBERED_KEY_PREFIX) else replace(task, name=key),
         key=key,
-        depends_on=_parse_tasks("depends_on", body.depends_on),
+        depends_on=parse_task_ids("depends_on", body.depends_on),
         inherits_priority=not sent & {"priority", "priority_score"},
     )
     caps = SpawnCaps.of(run.deps.settings)
@@ -352,13 +353,6 @@ def _end(
 def _spending(report: RunCost) -> Spending:
     tokens = report.tokens.model_dump(exclude_defaults=True)
     return {"cost_usd": report.cost_usd, "tokens": tokens}
-
-
-def _parse_tasks(field: str, texts: list[str]) -> list[TaskId]:
-    try:
-        return [parse_task(text) for text in texts]
-    except MalformedId as error:
-        raise InvalidRequest(field, str(error), legal="ids of tasks") from None
 
 
 def _content(body: ArtifactUpload) -> bytes:

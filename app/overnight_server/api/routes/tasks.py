@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from overnight.models.account import DeadLetterChanges, TaskChanges
+from overnight.models.account import DeadLetterChanges, TaskChanges, TaskRetry
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.field_types import Instant
@@ -25,8 +25,10 @@ from overnight_server.api.http.params import (
     IdempotencyKey,
     parse_dag_param,
     parse_status_param,
+    parse_task_ids,
     parse_task_param,
 )
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.cancel import cancel
 from overnight_server.control.edit import TaskEdit, Unset, edit
 from overnight_server.control.fork import fork
@@ -44,7 +46,7 @@ from overnight_server.intake.join_graph import join_graph
 from overnight_server.intake.submit import submit
 from overnight_server.intake.translate_request import idempotency_key, new_task
 
-router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/tasks", tags=["tasks"])
 REPEATED = repeated_response(
     TaskResponse, "The existing task; the idempotency key was used before."
 )
@@ -63,7 +65,7 @@ TextFilter = Annotated[str | None, Query(max_length=500)]
 InstantFilter = Annotated[Instant | None, Query()]
 
 
-def task_criteria(
+async def task_criteria(
     *,
     type: Annotated[TextFilter, Query(description="Only tasks of this type.")] = None,  # noqa: A002 - the name on the wire
     tag: Annotated[TextFilter, Query(description="Only tasks with this tag.")] = None,
@@ -103,23 +105,27 @@ def create_task(
     caller: Writer,
     idempotency: IdempotencyKey = None,
 ) -> TaskResponse:
-    """Submit a task; a repeated idempotency key responds 200 with the existing task."""
+    """Submit a task; a repeated idempotency key responds 200 with the existing task.
+
+    With `depends_on` or `workflow_id` the task joins an existing graph.
+    """
     without_graph = body.model_copy(update={"workflow_id": None})
     task = new_task(
         without_graph, deps.settings, idempotency_key(body.idempotency_key, idempotency)
     )
     caps = Caps.of(deps.settings)
-    if body.workflow_id is None:
+    depends_on = parse_task_ids("depends_on", body.depends_on)
+    if body.workflow_id is None and not depends_on:
         submitted = submit(deps.db, caller.user_id, task, caps)
     else:
-        dag_id = parse_dag_param(body.workflow_id)
-        submitted = join_graph(deps.db, caller.user_id, dag_id, task, caps)
+        dag_id = None if body.workflow_id is None else parse_dag_param(body.workflow_id)
+        submitted = join_graph(deps.db, caller.user_id, dag_id, task, caps, depends_on=depends_on)
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"
     created = get_task(deps.db, caller.user_id, submitted.task_id)
     add_etag(response, created)
-    return created
+    return created.model_copy(update={"warnings": deps.known_types.warnings(created.type)})
 
 
 @router.get("")
@@ -225,11 +231,25 @@ def cancel_task(task_id: str, deps: Injected, caller: Writer) -> CancelResult:
 
 
 @router.post("/{task_id}/retry")
-def retry_task(task_id: str, deps: Injected, caller: Writer) -> DagRetried:
-    """Retry a task that failed or was cancelled, and the tasks that ended because of it."""
+def retry_task(
+    task_id: str, deps: Injected, caller: Writer, body: TaskRetry | None = None
+) -> DagRetried:
+    """Retry a task that failed or was cancelled, and the tasks that ended because of it.
+
+    The body may change the task before it runs again.
+    """
     parsed_id = parse_task_param(task_id)
-    caps, actor = Caps.of(deps.settings), f"user:{caller.user_id}"
-    retried = retry(deps.db, caller.user_id, parsed_id, actor=actor, caps=caps)
+    options = body or TaskRetry()
+    retried = retry(
+        deps.db,
+        caller.user_id,
+        parsed_id,
+        actor=f"user:{caller.user_id}",
+        note=options.note,
+        attempts=options.attempts,
+        caps=Caps.of(deps.settings),
+        changes=None if options.changes is None else parse_changes(options.changes),
+    )
     dag_id = get_task(deps.db, caller.user_id, parsed_id).dag_id
     return DagRetried(dag_id=dag_id, tasks=[show_task(retried_id) for retried_id in retried])
 

@@ -9,6 +9,7 @@ from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.pagination import PAGE, Limit
 from overnight_server.api.http.params import parse_dag_param, parse_trigger_param
+from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.dags import drafts
 from overnight_server.domain.ids import show_trigger
 from overnight_server.insight.triggers import get_trigger, list_triggers
@@ -16,7 +17,7 @@ from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewGraph
 from overnight_server.intake.triggers import add_trigger, drop_trigger
 
-router = APIRouter(prefix="/api/v1", tags=["triggers"])
+router = APIRouter(route_class=ThreadRoute, prefix="/api/v1", tags=["triggers"])
 
 
 @router.get("/triggers")
