@@ -204,7 +204,11 @@ def failure_of(error: Exception) -> CommandFailure:
                 if wrong.legal and wrong.legal not in error.message
             ]
             hint = f"Allowed: {'; '.join(legal)}." if legal else ""
-            return CommandFailure(error.message, hint=hint, code=Code.USAGE)
+            # An option that is not given is null already.
+            message = error.message.replace(" or null", "")
+            return CommandFailure(message, hint=hint, code=Code.USAGE)
+        case errors.Refused(code="WORKER_NOT_FOUND"):
+            return CommandFailure(error.message, hint="`overnight workers` shows all workers.")
         case errors.Refused(code="USER_NOT_FOUND"):
             return CommandFailure(error.message, hint="`overnight user list` shows all users.")
         case errors.Refused(code="KEY_NOT_FOUND"):
@@ -238,10 +242,13 @@ def _failed_task_advice(task: "Task") -> str:
         return ""
     if task.failure_reason == "no_handler":
         return (
-            f"The worker has no handler for type {task.type!r}. Set OVERNIGHT_HANDLERS and restart"
-            f" the workers; then an admin can run `overnight dead retry {task.id}`."
+            f"No worker had a handler for type {task.type!r}. Set OVERNIGHT_HANDLERS and restart"
+            f" the workers; then run the task again with `overnight retry {task.id}`."
         )
-    return f"An admin can see every attempt with `overnight dead show {task.id}`."
+    return (
+        f"`overnight get {task.id}` shows every run with its error; `overnight retry {task.id}`"
+        " runs the task again."
+    )
 
 
 def _limit_advice(error: Exception) -> str:

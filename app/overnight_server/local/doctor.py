@@ -10,8 +10,9 @@ from typing import TypeVar
 
 from redis.exceptions import RedisError
 from sqlalchemy import func, select
-from sqlalchemy.exc import SQLAlchemyError
 
+from overnight_server.domain.reasons import join_names
+from overnight_server.insight.known_types import read_accepted_types, ready_types
 from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.errors import LocalError
 from overnight_server.local.home import Home, LocalConnection
@@ -25,12 +26,11 @@ from overnight_server.local.probes import (
 from overnight_server.mask import mask_text
 from overnight_server.settings import Settings
 from overnight_server.store import migrate
-from overnight_server.store.db import ADMIN, APP, DISPATCHER, DatabaseUnreachable, Db
+from overnight_server.store.db import ADMIN, APP, DATABASE_ERRORS, DISPATCHER, Db
 from overnight_server.store.schema_fingerprint import ADVICE, SchemaMismatch, schema_fingerprint
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 MIN_PYTHON = (3, 11)
-MIN_POSTGRES = 16
 MIN_REDIS = (6, 2)
 MIN_SPACE = 1_000_000_000
 #: The application name of the dispatcher's connections.
@@ -62,18 +62,39 @@ class CheckContext:
     connection: LocalConnection | None
 
     @property
+    def is_part(self) -> bool:
+        """Whether this machine has only a part of a deployment, whose other parts run elsewhere.
+
+        It has if the settings name a database or an API, and no local stack runs here. Parts that
+        this machine does not know are then not checked.
+        """
+        settings = self.settings
+        return self.connection is None and bool(settings.database_url or settings.url)
+
+    @property
     def database_url(self) -> str:
-        """The address of the Postgres to check; raises CheckFailed if there is none."""
+        """The address of the Postgres to check; raises CheckFailed or NotChecked without one."""
         url = self.settings.database_url or (self.connection and self.connection.database_url)
-        return url or _fail("no server is configured or running", START_ADVICE)
+        return url or self.unknown("no server is configured or running", "OVERNIGHT_DATABASE_URL")
 
     @property
     def redis_url(self) -> str:
-        """The address of the Redis to check; raises CheckFailed if there is none."""
+        """The address of the Redis to check; raises CheckFailed or NotChecked without one."""
         url = self.settings.redis_url or (self.connection and self.connection.redis_url)
-        return url or _fail("no server is configured or running", START_ADVICE)
+        return url or self.unknown("no server is configured or running", "OVERNIGHT_REDIS_URL")
 
-    def query(self, function: Callable[[Db], T], *, role: str | None = DISPATCHER) -> T:
+    def unknown(self, detail: str, setting: str) -> str:
+        """Raise NotChecked if the part may run elsewhere, CheckFailed otherwise."""
+        if self.is_part:
+            raise NotChecked(f"not checked: {setting} is not set on this machine")
+        raise CheckFailed(detail, START_ADVICE)
+
+    def query_as_process(self, function: Callable[[Db], T]) -> T:
+        """Call a function in the role of the processes, or in that of the API's own login."""
+        role = next((role for role in (DISPATCHER, ADMIN) if _can_use(self, role)), DISPATCHER)
+        return self.query(function, role=role)
+
+    def query(self, function: Callable[[Db], T], *, role: str | None) -> T:
         """Call a function with a database connection in this role, and return its result."""
         db = Db.connect(self.database_url, role=role, application_name="overnight-doctor")
         try:
@@ -90,6 +111,10 @@ class CheckFailed(Exception):
         self.advice = advice
 
 
+class NotChecked(Exception):
+    """This machine does not know the part; the message says why it was not checked."""
+
+
 def _fail(detail: str, advice: str) -> str:
     raise CheckFailed(detail, advice)
 
@@ -104,11 +129,13 @@ def run_checks(settings: Settings) -> list[Check]:
 def _run_check(name: str, check: Callable[[CheckContext], str], context: CheckContext) -> Check:
     try:
         return Check(name, ok=True, detail=check(context))
+    except NotChecked as reason:
+        return Check(name, ok=True, detail=str(reason))
     except CheckFailed as failure:
         return _failed(name, failure, failure.advice)
     except LocalError as error:
         return _failed(name, error, "see what was found")
-    except (DatabaseUnreachable, SQLAlchemyError) as error:
+    except DATABASE_ERRORS as error:
         return _failed(name, error, "check OVERNIGHT_DATABASE_URL, or " + START_ADVICE)
     except RedisError as error:
         return _failed(name, error, "check OVERNIGHT_REDIS_URL, or " + START_ADVICE)
@@ -135,6 +162,8 @@ def _settings(context: CheckContext) -> str:
 
 def _home(context: CheckContext) -> str:
     path = context.home.path
+    if not path.exists() and context.is_part:
+        raise NotChecked("not needed, no local stack runs here")
     if not path.exists():
         _fail(f"{path} does not exist", START_ADVICE)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
@@ -157,19 +186,23 @@ def _space(context: CheckContext) -> str:
 def _postgres_programs(context: CheckContext) -> str:
     if context.settings.database_url:
         return "not needed, OVERNIGHT_DATABASE_URL is set"
+    if context.is_part:
+        return "not needed, no local stack runs here"
     return str(find_postgres(context.settings.pg_bin).directory)
 
 
 def _redis_program(context: CheckContext) -> str:
     if context.settings.redis_url:
         return "not needed, OVERNIGHT_REDIS_URL is set"
+    if context.is_part:
+        return "not needed, no local stack runs here"
     return str(find_redis(context.settings.redis_bin))
 
 
 def _postgres(context: CheckContext) -> str:
     major = context.query(_major_version, role=None)
-    if major < MIN_POSTGRES:
-        _fail(f"Postgres {major}", f"use Postgres {MIN_POSTGRES} or newer")
+    if major < migrate.MIN_POSTGRES:
+        _fail(f"Postgres {major}", f"use Postgres {migrate.MIN_POSTGRES} or newer")
     return f"Postgres {major}"
 
 
@@ -204,7 +237,7 @@ def _roles(context: CheckContext) -> str:
 def _can_use(context: CheckContext, role: str) -> bool:
     try:
         context.query(lambda db: db.atomically(lambda tx: tx.scalar(select(func.now()))), role=role)
-    except (DatabaseUnreachable, SQLAlchemyError):
+    except DATABASE_ERRORS:
         context.query(
             lambda db: db.engine.connect().close(), role=None
         )  # raises if Postgres is unreachable
@@ -230,17 +263,18 @@ def _redis(context: CheckContext) -> str:
 def _api(context: CheckContext) -> str:
     url = context.settings.url or (context.connection and context.connection.api_url)
     if not url:
-        return _fail("no API is configured or running", START_ADVICE)
+        return context.unknown("no API is configured or running", "OVERNIGHT_URL")
     status = http_status(f"{url}/ready")
     if status != HTTP_OK:
-        _fail(f"{url}/ready returned {status or 'no response'}", f"see {context.home.logs}/api.log")
+        log = f"{context.home.logs}/api.log" if context.connection else "the log of the API"
+        _fail(f"{url}/ready returned {status or 'no response'}", f"see {log}")
     return url
 
 
 def _workers(context: CheckContext) -> str:
     liveness = context.settings.worker_liveness
-    count = context.query(lambda db: live_workers(db, liveness))
-    draining = context.query(lambda db: draining_workers(db, liveness))
+    count = context.query_as_process(lambda db: live_workers(db, liveness))
+    draining = context.query_as_process(lambda db: draining_workers(db, liveness))
     suffix = f", {len(draining)} draining" if draining else ""
     if not count and draining:
         _fail(
@@ -250,6 +284,21 @@ def _workers(context: CheckContext) -> str:
     if not count:
         _fail("no worker is live", f"{START_ADVICE}, or a worker with `overnight worker`")
     return f"{count} live{suffix}"
+
+
+def _handlers(context: CheckContext) -> str:
+    """Check that live workers accept the types of the tasks that are ready."""
+    liveness = context.settings.worker_liveness
+    accepted = context.query_as_process(lambda db: read_accepted_types(db, liveness))
+    waiting = context.query_as_process(ready_types)
+    unhandled = {name: n for name, n in waiting.items() if accepted.warning(name) is not None}
+    if unhandled:
+        names = join_names([f"{name!r} ({n} waiting)" for name, n in unhandled.items()])
+        _fail(
+            f"no live worker has a handler for the type {names}",
+            "start workers with the handlers (OVERNIGHT_HANDLERS), or cancel the tasks",
+        )
+    return "every waiting type has a handler"
 
 
 def _dispatcher(context: CheckContext) -> str:
@@ -275,7 +324,7 @@ def _dispatcher(context: CheckContext) -> str:
 
 
 def _beat(context: CheckContext) -> str:
-    age = context.query(seconds_since_last_sweep)
+    age = context.query_as_process(seconds_since_last_sweep)
     limit = MISSED_INTERVALS * context.settings.lease_check_interval
     if age is None:
         return _fail(
@@ -287,6 +336,8 @@ def _beat(context: CheckContext) -> str:
 
 
 def _flower(context: CheckContext) -> str:
+    if context.is_part:
+        raise NotChecked("not checked: no local stack runs here")
     if context.connection is None:
         return _fail("no Flower is running", START_ADVICE)
     url = context.connection.flower_url
@@ -309,6 +360,7 @@ CHECKS: dict[str, Callable[[CheckContext], str]] = {
     "api": _api,
     "dispatcher": _dispatcher,
     "workers": _workers,
+    "handlers": _handlers,
     "beat": _beat,
     "flower": _flower,
 }

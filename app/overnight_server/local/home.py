@@ -1,6 +1,6 @@
 """The home: the directory with all files of a local stack.
 
-home.json         the ports, chosen at the first start
+home.json         the ports, chosen at the first start, and the modules with handlers
 credentials.json  generated passwords, readable by the owner only
 api.key           the local user's API key, readable by the owner only
 connection.json   the addresses of the running stack; deleted when the stack stops
@@ -13,7 +13,7 @@ run/              temporary files of the services
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -111,7 +111,7 @@ class Home:
         The configured port if it is not 0, else the remembered one if it is free, else a new one.
         Raise PortTaken if a configured port is in use.
         """
-        remembered = _read_json(self.path / "home.json").get("ports", {})
+        remembered = self._remembered("ports", {})
         chosen: dict[str, int] = {}
         for name, port in configured.items():
             if port and not is_free(port):
@@ -121,8 +121,24 @@ class Home:
                 )
             chosen[name] = port or _free_port(remembered.get(name), frozenset(chosen.values()))
         kept = remembered | {name: chosen[name] for name, port in configured.items() if not port}
-        write_private(self.path / "home.json", json.dumps({"ports": kept}, indent=2) + "\n")
+        self._remember(ports=kept)
         return chosen
+
+    @property
+    def handlers(self) -> tuple[str, ...]:
+        """The modules with handlers that were chosen at an earlier start."""
+        return tuple(self._remembered("handlers", ()))
+
+    def remember_handlers(self, modules: Sequence[str]) -> None:
+        """Store the modules with handlers, for the next start."""
+        self._remember(handlers=list(modules))
+
+    def _remembered(self, name: str, default: Any) -> Any:  # noqa: ANN401 - a value of JSON
+        return _read_json(self.path / "home.json").get(name, default)
+
+    def _remember(self, **values: object) -> None:
+        content = _read_json(self.path / "home.json") | values
+        write_private(self.path / "home.json", json.dumps(content, indent=2) + "\n")
 
     def api_key(self) -> str | None:
         """Return the local user's API key; None before the first start."""

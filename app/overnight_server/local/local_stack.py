@@ -15,7 +15,7 @@ from overnight_server.local.probes import http_status, live_workers
 from overnight_server.local.redis import RedisServer
 from overnight_server.local.service_state import Service
 from overnight_server.settings import Settings
-from overnight_server.store.db import Db
+from overnight_server.store.db import Db, driver_url
 
 HTTP_OK = 200
 # The address to call for a server that listens on all addresses.
@@ -86,7 +86,8 @@ class LocalStack:
             api_key_path=str(self.home.api_key_path),
             flower_url=self.flower_url,
             flower_login=self._flower_login(),
-            database_url=self.database_url,
+            # SQLAlchemy 2.1 would use psycopg 3, which is not installed, for `postgresql://`.
+            database_url=driver_url(self.database_url),
             redis_url=self.redis_url,
             pid=os.getpid(),
             started_by="overnight up",

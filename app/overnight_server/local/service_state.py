@@ -43,6 +43,7 @@ class SupervisedService:
         self.restarts = restarts
         self.process: GuardedProgram | None = None
         self.is_ready = False
+        self.is_restarting = False
         self.exit_code: int | None = None
         self.failures = 0
         self.start_at: float | None = time.monotonic()
@@ -62,6 +63,12 @@ class SupervisedService:
         self._started_at = time.monotonic()
         if self.process.output:
             os.set_blocking(self.process.output.fileno(), False)
+
+    def start_again_now(self) -> None:
+        """Let the service start again at once, because its end was requested."""
+        self.is_restarting = False
+        self.failures = 0
+        self.start_at = time.monotonic()
 
     def becomes_ready(self) -> bool:
         """Check a running service that was not ready; return True if it is ready now."""

@@ -90,7 +90,11 @@ class Supervisor:
             self._services[service.name] = SupervisedService(service)
 
     def run_until(self, condition: Callable[[], bool], *, timeout: float | None = None) -> bool:
-        """Supervise until the condition holds; return False on a stop request or a timeout."""
+        """Start, watch and restart services until `condition()` is true; return True then.
+
+        Return False on a stop request or after `timeout` seconds. A service that keeps failing does
+        not end the loop.
+        """
         deadline = None if timeout is None else time.monotonic() + timeout
         while not condition():
             if self.stop_requests or (deadline is not None and time.monotonic() > deadline):
@@ -162,6 +166,13 @@ class Supervisor:
             self._stop_in_a_hurry()
         self._services.clear()
         self._stopping = False
+
+    def restart(self, name: str) -> None:
+        """Stop a service in order and start it again; that does not count as a failure."""
+        supervised = self._services[name]
+        if supervised.process:
+            supervised.is_restarting = True
+            supervised.process.request_stop()
 
     def running(self) -> list[str]:
         """Return the names of the services of which any process still runs."""
@@ -235,6 +246,9 @@ class Supervisor:
     def _record_exit(self, supervised: SupervisedService) -> None:
         description = supervised.record_exit()
         if not supervised.restarts or self._stopping or self.stop_requests:
+            return
+        if supervised.is_restarting:
+            supervised.start_again_now()
             return
         name = supervised.service.name
         emit(LogEvent.SERVICE_FAILED, role=name, code=supervised.exit_code, error=description)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO, cast
@@ -16,6 +17,7 @@ from overnight_server import telemetry
 from overnight_server.control.keys import seed_local_user
 from overnight_server.local.console import Console
 from overnight_server.local.errors import AlreadyRunning, LocalError
+from overnight_server.local.file_changes import FileChanges
 from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.home_lock import HomeHolder, hold, holder_of, is_held
 from overnight_server.local.local_stack import LocalStack
@@ -34,12 +36,21 @@ INTERRUPTED = 130
 TAIL_LINES = 30
 # The exit code of `overnight_worker.load_handlers` when a module cannot be imported.
 CANNOT_IMPORT = 3
+RELOAD = "--reload"
 
 
-def up(settings: Settings, *, detach: bool = False) -> int:
+def up(
+    settings: Settings,
+    *,
+    detach: bool = False,
+    handlers: Sequence[str] | None = None,
+    reload: bool = False,
+) -> int:
     """Start everything and run until a stop is requested; return the exit code.
 
-    With `detach`, start it in the background and return when it is ready.
+    With `detach`, start it in the background and return when it is ready. `handlers` are the
+    modules of the worker, which the home keeps for later starts; an empty list forgets them. With
+    `reload` the worker starts again whenever a Python file of the working directory changes.
     """
     home = Home.find(settings.home)
     try:
@@ -49,9 +60,20 @@ def up(settings: Settings, *, detach: bool = False) -> int:
             f"Cannot use {home.path} as home: {error}. Set OVERNIGHT_HOME to another directory.\n"
         )
         return 1
+    settings = _with_handlers(settings, home, handlers)
     if detach:
-        return _up_detached(settings, home)
-    return _run_supervised(settings, home, Console(sys.stdout))
+        return _up_detached(settings, home, reload=reload)
+    return _run_supervised(settings, home, Console(sys.stdout), reload=reload)
+
+
+def _with_handlers(settings: Settings, home: Home, chosen: Sequence[str] | None) -> Settings:
+    """Return the settings with the modules chosen now, else configured, else remembered."""
+    if chosen is not None:
+        home.remember_handlers(chosen)
+    modules = tuple(settings.handlers or home.handlers) if chosen is None else tuple(chosen)
+    # For the worker, which reads the environment.
+    os.environ["OVERNIGHT_HANDLERS"] = ",".join(modules)
+    return settings.model_copy(update={"handlers": modules})
 
 
 def down(settings: Settings) -> int:
@@ -86,7 +108,7 @@ def _stop(holder: HomeHolder | None, lock: Path) -> bool:
     return True
 
 
-def _run_supervised(settings: Settings, home: Home, console: Console) -> int:
+def _run_supervised(settings: Settings, home: Home, console: Console, *, reload: bool) -> int:
     """Start the stack in this process and supervise it; return the exit code."""
     try:
         with ExitStack() as stack:
@@ -99,7 +121,7 @@ def _run_supervised(settings: Settings, home: Home, console: Console) -> int:
                 telemetry.configure(
                     settings.log_format, settings.log_level, "supervisor", stream=stream
                 )
-                code = _run_stack(LocalStack.plan(settings, home), supervisor)
+                code = _run_stack(LocalStack.plan(settings, home), supervisor, reload=reload)
             console.message("Overnight has stopped.")
             return code
     except AlreadyRunning as running:
@@ -122,7 +144,7 @@ def _check_handlers(settings: Settings) -> None:
         raise LocalError(finished.stdout.strip())
 
 
-def _run_stack(stack: LocalStack, supervisor: Supervisor) -> int:
+def _run_stack(stack: LocalStack, supervisor: Supervisor, *, reload: bool) -> int:
     """Start the stack step by step and supervise it; the caller's supervisor stops it."""
     supervisor.report(f"Starting Overnight in {stack.home.path} …")
     supervisor.add(stack.servers())
@@ -151,12 +173,31 @@ def _run_stack(stack: LocalStack, supervisor: Supervisor) -> int:
         stack.home.publish(stack.connection(ready=True))
         supervisor.report(ready_text(stack.connection(ready=True), stack.settings, stop="Ctrl-C"))
         supervisor.shows_output = True
-        supervisor.run()
+        if reload:
+            _reload_on_changes(stack.settings, supervisor)
+        else:
+            supervisor.run()
     finally:
         stack.home.unpublish()
         db.close()
     supervisor.report("Stopping … (Ctrl-C again kills what still runs.)")
     return 0
+
+
+def _reload_on_changes(settings: Settings, supervisor: Supervisor) -> None:
+    """Supervise until a stop is requested; start the worker again when a Python file changes.
+
+    While the handlers cannot be imported, the worker keeps those that it has.
+    """
+    changes = FileChanges(Path.cwd())
+    while supervisor.run_until(changes.has_changed):
+        try:
+            _check_handlers(settings)
+        except LocalError as error:
+            supervisor.report(f"A file has changed, but the worker keeps its handlers: {error}")
+            continue
+        supervisor.report("A file has changed: the worker starts again with the new handlers.")
+        supervisor.restart("worker")
 
 
 def _create_local_user(stack: LocalStack) -> None:
@@ -217,7 +258,7 @@ def _already_running_text(running: AlreadyRunning, home: Home) -> str:
     return f"Overnight is {running} {where} (home {home.path}). Stop it: {command_name()} down\n"
 
 
-def _up_detached(settings: Settings, home: Home) -> int:
+def _up_detached(settings: Settings, home: Home, *, reload: bool) -> int:
     """Start the supervisor in the background and wait until the stack is ready or has ended."""
     holder = holder_of(home.lock)
     if holder:
@@ -226,7 +267,7 @@ def _up_detached(settings: Settings, home: Home) -> int:
         return 1
     log = home.logs / "up.log"
     log.unlink(missing_ok=True)
-    pid = _spawn_supervisor(home, log)
+    pid = _spawn_supervisor(home, log, [RELOAD] if reload else [])
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         connection = home.connection()
         if connection and connection.ready and connection.pid == pid:
@@ -237,12 +278,12 @@ def _up_detached(settings: Settings, home: Home) -> int:
     return 1
 
 
-def _spawn_supervisor(home: Home, log: Path) -> int:
+def _spawn_supervisor(home: Home, log: Path, arguments: Sequence[str]) -> int:
     """Start the supervisor in its own session, which survives the terminal; return its pid."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     return os.posix_spawn(
         sys.executable,
-        [sys.executable, "-P", "-m", "overnight_server.local.up"],
+        [sys.executable, "-P", "-m", "overnight_server.local.up", *arguments],
         dict(os.environ) | {"OVERNIGHT_HOME": str(home.path)},
         setsid=True,
         file_actions=[
@@ -257,7 +298,8 @@ def main() -> int:
     """Run the detached supervisor; the services' output goes to their log files only."""
     settings = current()
     home = Home.find(settings.home)
-    return _run_supervised(settings, home, Console(sys.stdout, quiet=True))
+    console = Console(sys.stdout, quiet=True)
+    return _run_supervised(settings, home, console, reload=RELOAD in sys.argv)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """`overnight add` and `overnight queue`: submit a task, or a prompt for an agent."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -114,6 +114,23 @@ def add(
             parser=arguments.deadline,
         ),
     ] = None,
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="INSTANT",
+            help="Do not start before this instant: 02:00 (local) or 2030-01-31T02:00Z.",
+            parser=arguments.future_instant,
+        ),
+    ] = None,
+    in_: Annotated[
+        int | None,
+        typer.Option(
+            "--in",
+            metavar="DURATION",
+            help="Do not start before this time has passed, such as 3h.",
+            parser=arguments.seconds,
+        ),
+    ] = None,
     lock: Annotated[
         list[str] | None,
         typer.Option(
@@ -145,7 +162,13 @@ def add(
 ) -> None:
     """Submit a task and print its id; with --wait, wait for its end and print the task."""
     if priority is not None and priority_score is not None:
-        raise CommandFailure("--priority and --priority-score exclude each other", code=Code.USAGE)
+        raise CommandFailure(
+            "--priority and --priority-score cannot be used together", code=Code.USAGE
+        )
+    if at is not None and in_ is not None:
+        raise CommandFailure("--at and --in cannot be used together", code=Code.USAGE)
+    if in_ is not None:
+        at = datetime.now().astimezone() + timedelta(seconds=in_)
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
     with connection.client(url, api_key_file) as client:
         with short_ids.naming_option("--dag"):
@@ -167,12 +190,15 @@ def add(
                 max_cost_usd=max_cost,
                 estimated_cost_usd=estimated_cost,
                 deadline_at=deadline,
+                start_at=at,
                 locks=lock,
                 tags=tag,
                 workflow_id=graph,
                 idempotency_key=idempotency_key,
                 source="cli",
             )
+        for warning in task.warnings:
+            output.note(f"Warning: {warning}")
         if wait:
             wait_for_task.wait_and_show(client, task.id, wait_timeout, as_json=as_json)
         else:
@@ -229,4 +255,6 @@ def _show_added(task: "Task", *, as_json: bool) -> None:
         task_output.show_task(task, as_json=True)
     else:
         output.line(task.id)
+        if task.start_at is not None and not task.is_final:
+            output.note(f"It does not start before {output.instant(task.start_at)}.")
         output.note(f"Wait for it with `overnight wait {output.shown_id(task.id)}`.")

@@ -1,17 +1,24 @@
 """`overnight audit`: list who did what to which user or object."""
 
+import re
 from datetime import datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from overnight_server.cli import connection
 from overnight_server.cli.terminal import arguments, options, output, task_output
 
+if TYPE_CHECKING:
+    from overnight.models.admin import AuditEntry
+
 app = typer.Typer(help="List what people did.", no_args_is_help=True)
 
-HEADERS = ("AT", "ACTOR", "KEY", "VIA", "ACT", "USER", "TARGET", "DETAIL")
-OPTIONAL = ("VIA", "KEY", "TARGET", "USER")
+HEADERS = ("AT", "ACTOR", "ACT", "TARGET", "USER", "KEY", "VIA", "DETAIL")
+OPTIONAL = ("VIA", "KEY", "USER", "TARGET")
+# Fields that repeat the target or the user of an act.
+REPEATED = frozenset({"id", "user_id", "target", "scope"})
+UUID_FORM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 # A changed field has its old and its new value.
 OLD_AND_NEW = 2
 
@@ -51,26 +58,54 @@ def list_(
     rows = [
         (
             entry.at,
-            _short_actor(entry.actor),
+            entry.actor_name or entry.actor,
+            entry.act,
+            _target(entry),
+            entry.user,
             entry.key_id,
             entry.via,
-            entry.act,
-            entry.user,
-            output.Id(entry.target) if entry.target.startswith("task_") else entry.target,
-            ", ".join(f"{field}={_change(value)}" for field, value in entry.detail.items()),
+            _detail(entry),
         )
         for entry in entries
     ]
     output.table(HEADERS, rows, empty="No acts are recorded.", optional=OPTIONAL)
 
 
-def _short_actor(actor: str) -> str:
-    """Shorten the id of a user on a terminal."""
-    kind, _, name = actor.partition(":")
-    return f"{kind}:{output.shown_id(name).lower()}" if kind == "user" else actor
+def _target(entry: "AuditEntry") -> str | None:
+    """Return the object of an act; None if it is the user whom another column names."""
+    if entry.user is not None and UUID_FORM.fullmatch(entry.target):
+        return None
+    return output.Id(entry.target) if entry.target.startswith("task_") else entry.target
+
+
+def _detail(entry: "AuditEntry") -> str:
+    """Return the fields that an act set or changed.
+
+    Ids, instants and names of people are left out: other columns show them. `--json` has them.
+    """
+    shown = {
+        name: value
+        for name, value in entry.detail.items()
+        if not name.endswith(("_at", "_by"))
+        and name not in REPEATED
+        and entry.act.rpartition(".")[2] != value
+    }
+    return ", ".join(f"{name.replace('_', ' ')} {_change(value)}" for name, value in shown.items())
 
 
 def _change(value: object) -> str:
     if isinstance(value, list) and len(value) == OLD_AND_NEW:
-        return f"{value[0]}→{value[1]}"
-    return str(value)
+        return f"{_value(value[0])} → {_value(value[1])}"
+    return _value(value)
+
+
+def _value(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return " ".join(map(_value, value))
+        case _:
+            return str(value)

@@ -58,7 +58,7 @@ def batch(
             "FILE is missing.", hint="Pass a file, or - for stdin.", code=Code.USAGE
         )
     if dry_run and wait:
-        raise CommandFailure("--dry-run and --wait exclude each other", code=Code.USAGE)
+        raise CommandFailure("--dry-run and --wait cannot be used together", code=Code.USAGE)
     if by is not None and not dry_run:
         raise CommandFailure("--by needs --dry-run: it is about the simulation", code=Code.USAGE)
     name, entries = read(file)

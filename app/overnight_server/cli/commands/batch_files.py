@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from overnight_server.cli.terminal import arguments
+
 if TYPE_CHECKING:
     import yaml
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from overnight.models.tasks import TaskCreate
 
 Path = tuple[str | int, ...]
+# These fields also accept a local time of day and a duration from now, as the options of `add` do.
+INSTANT_FIELDS = {"start_at", "available_at", "deadline_at", "deadline"}
 MOST_VALUES = 1_000_000
 DEEPEST = 64
 TOO_LARGE = f"has more than {MOST_VALUES} values or more than {DEEPEST} levels"
@@ -260,7 +264,13 @@ def _with_sources(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_source(task: dict[str, Any]) -> dict[str, Any]:
-    return {"source": "cli", **task}
+    """Return a task with a source, and with `02:00` and `3h` as instants."""
+    instants = {
+        name: at.isoformat()
+        for name in INSTANT_FIELDS & task.keys()
+        if isinstance(task[name], str) and (at := arguments.next_instant(task[name])) is not None
+    }
+    return {"source": "cli", **task, **instants}
 
 
 def _dotted(path: Path) -> str:

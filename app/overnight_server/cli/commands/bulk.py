@@ -4,22 +4,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from overnight_server.cli import connection
-from overnight_server.cli.terminal import (
-    arguments,
-    confirm,
-    options,
-    output,
-    short_ids,
-    task_output,
-)
+from overnight_server.cli.terminal import confirm, options, output, short_ids, task_output
 from overnight_server.cli.terminal.failures import Code, CommandFailure
+from overnight_server.cli.terminal.task_filter import FilterOptions
 
 if TYPE_CHECKING:
     from overnight import Client
@@ -34,93 +26,38 @@ BulkRef = Annotated[
         metavar="ID", help="Id of the operation, or a unique beginning or ending of it."
     ),
 ]
-FILTER = "Filter"
-Status = Annotated[
-    str | None,
-    typer.Option(
-        "--status", "--state", help="Only tasks in this status or state.", rich_help_panel=FILTER
-    ),
-]
-Type = Annotated[
-    str | None, typer.Option("--type", help="Only tasks of this type.", rich_help_panel=FILTER)
-]
-Tag = Annotated[
-    str | None, typer.Option("--tag", help="Only tasks with this tag.", rich_help_panel=FILTER)
-]
-Project = Annotated[
-    str | None,
-    typer.Option("--project", help="Only tasks of this project.", rich_help_panel=FILTER),
-]
-Source = Annotated[
-    str | None,
-    typer.Option(
-        "--source", help="Only tasks from this source, such as api or cli.", rich_help_panel=FILTER
-    ),
-]
-Title = Annotated[
-    str | None,
-    typer.Option(
-        "--title", help="Only tasks whose title contains this text.", rich_help_panel=FILTER
-    ),
-]
-After = Annotated[
-    datetime | None,
-    typer.Option(
-        "--created-after",
-        metavar="INSTANT",
-        help="Only tasks created at this instant or later, such as 8h (ago) or 2030-01-31T07:00Z.",
-        parser=arguments.past_instant,
-        rich_help_panel=FILTER,
-    ),
-]
-Before = Annotated[
-    datetime | None,
-    typer.Option(
-        "--created-before",
-        metavar="INSTANT",
-        help="Only tasks created before this instant.",
-        parser=arguments.past_instant,
-        rich_help_panel=FILTER,
-    ),
-]
-Everything = Annotated[
-    bool, typer.Option("--everything", help="All your tasks.", rich_help_panel=FILTER)
-]
-Preview = Annotated[
-    bool, typer.Option("--preview", help="Print how many tasks match; change nothing.")
-]
-NoWait = Annotated[
-    bool, typer.Option("--no-wait", help="Do not wait until the operation has ended.")
-]
 POLL_SECONDS = 0.5
 HEADERS = ("ID", "ACTION", "STATE", "DONE", "CHANGED", "SKIPPED", "REFUSED", "STARTED")
 
 
+@dataclass(frozen=True)
+class ActionOptions:
+    """The options of a bulk action besides its filter."""
+
+    everything: Annotated[
+        bool, typer.Option("--everything", help="All your tasks.", rich_help_panel="Filter")
+    ] = False
+    preview: Annotated[
+        bool, typer.Option("--preview", help="Print how many tasks match; change nothing.")
+    ] = False
+    yes: options.Yes = False
+    no_wait: Annotated[
+        bool, typer.Option("--no-wait", help="Do not wait until the operation has ended.")
+    ] = False
+    as_json: options.Json = False
+    url: options.Url = None
+    api_key_file: options.KeyFile = None
+
+
 @app.command()
-def retry(
-    *,
-    status: Status = None,
-    of_type: Type = None,
-    tag: Tag = None,
-    project: Project = None,
-    source: Source = None,
-    title: Title = None,
-    created_after: After = None,
-    created_before: Before = None,
-    everything: Everything = False,
-    preview: Preview = False,
-    yes: options.Yes = False,
-    no_wait: NoWait = False,
-    as_json: options.Json = False,
-    url: options.Url = None,
-    api_key_file: options.KeyFile = None,
-) -> None:
+@options.with_option_groups
+def retry(*, criteria: FilterOptions, action: ActionOptions) -> None:
     """Run all matching tasks again that failed or were cancelled."""
-    chosen = _filter(locals())
-    _run("retry", chosen, _Mode(preview, yes, no_wait, as_json, url, api_key_file))
+    _run("retry", criteria, action)
 
 
 @app.command()
+@options.with_option_groups
 def cancel(
     bulk: Annotated[
         str | None,
@@ -129,36 +66,23 @@ def cancel(
         ),
     ] = None,
     *,
-    status: Status = None,
-    of_type: Type = None,
-    tag: Tag = None,
-    project: Project = None,
-    source: Source = None,
-    title: Title = None,
-    created_after: After = None,
-    created_before: Before = None,
-    everything: Everything = False,
-    preview: Preview = False,
-    yes: options.Yes = False,
-    no_wait: NoWait = False,
-    as_json: options.Json = False,
-    url: options.Url = None,
-    api_key_file: options.KeyFile = None,
+    criteria: FilterOptions,
+    action: ActionOptions,
 ) -> None:
     """Cancel all matching tasks; with an ID, stop that bulk operation."""
-    chosen = _filter(locals())
     if bulk is None:
-        _run("cancel", chosen, _Mode(preview, yes, no_wait, as_json, url, api_key_file))
+        _run("cancel", criteria, action)
         return
-    if chosen or preview:
-        message = "ID and a filter exclude each other"
+    if criteria.criteria or action.everything or action.preview:
+        message = "ID and a filter cannot be used together"
         raise CommandFailure(message, code=Code.USAGE)
-    with connection.client(url, api_key_file) as client:
+    with connection.client(action.url, action.api_key_file) as client:
         stopped = client.bulk.cancel(short_ids.resolve_bulk(client, bulk))
-    _show(stopped, as_json=as_json)
+    _show(stopped, as_json=action.as_json)
 
 
 @app.command()
+@options.with_option_groups
 def reprioritise(
     *,
     priority: Annotated[int | None, typer.Option(min=1, max=4, help="1 critical to 4 low.")] = None,
@@ -171,30 +95,14 @@ def reprioritise(
             help="Exact score instead of --priority; 0 is the most urgent.",
         ),
     ] = None,
-    status: Status = None,
-    of_type: Type = None,
-    tag: Tag = None,
-    project: Project = None,
-    source: Source = None,
-    title: Title = None,
-    created_after: After = None,
-    created_before: Before = None,
-    everything: Everything = False,
-    preview: Preview = False,
-    yes: options.Yes = False,
-    no_wait: NoWait = False,
-    as_json: options.Json = False,
-    url: options.Url = None,
-    api_key_file: options.KeyFile = None,
+    criteria: FilterOptions,
+    action: ActionOptions,
 ) -> None:
     """Change the priority of all matching tasks that have not started."""
     if priority is None and priority_score is None:
         hint = "Pass --priority 1 to 4, or --score 0 to 100."
         raise CommandFailure("The new priority is missing.", hint=hint, code=Code.USAGE)
-    chosen = _filter(locals())
-    order = {"priority": priority, "priority_score": priority_score}
-    mode = _Mode(preview, yes, no_wait, as_json, url, api_key_file)
-    _run("reprioritise", {**chosen, **order}, mode)
+    _run("reprioritise", criteria, action, priority=priority, priority_score=priority_score)
 
 
 @app.command("list")
@@ -248,56 +156,29 @@ def show(
     _show(operation, as_json=as_json)
 
 
-@dataclass(frozen=True)
-class _Mode:
-    """The options of a bulk command besides the filter."""
-
-    preview: bool
-    yes: bool
-    no_wait: bool
-    as_json: bool
-    url: str | None
-    key_file: Path | None
-
-
-def _filter(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the filter that the options describe, with the field names of the API."""
-    names = {
-        "status": "status",
-        "of_type": "type",
-        "tag": "tag",
-        "project": "project_id",
-        "source": "source",
-        "title": "title",
-        "created_after": "created_after",
-        "created_before": "created_before",
-    }
-    fields = {wire: values[name] for name, wire in names.items() if values[name] is not None}
-    if values["everything"]:
-        fields["everything"] = True
-    if not fields and values.get("bulk") is None:
+def _run(action: str, criteria: FilterOptions, chosen: ActionOptions, **order: int | None) -> None:
+    """Print how many tasks match, ask for confirmation, start the operation and show it."""
+    selected: dict[str, Any] = {**criteria.criteria, **order}
+    if chosen.everything:
+        selected["everything"] = True
+    elif not criteria.criteria:
         hint = "Pass a filter such as --status failed or --type report, or --everything."
         raise CommandFailure("The filter is missing.", hint=hint, code=Code.USAGE)
-    return fields
-
-
-def _run(action: str, order: dict[str, Any], mode: _Mode) -> None:
-    """Print how many tasks match, ask for confirmation, start the operation and show it."""
-    with connection.client(mode.url, mode.key_file) as client:
-        preview = client.bulk.preview(action, **order)
-        if mode.preview:
-            _show_preview(preview, as_json=mode.as_json)
+    with connection.client(chosen.url, chosen.api_key_file) as client:
+        preview = client.bulk.preview(action, **selected)
+        if chosen.preview:
+            _show_preview(preview, as_json=chosen.as_json)
             return
         if not preview.applies:
-            if mode.as_json:
+            if chosen.as_json:
                 output.document({"preview": task_output.as_document(preview), "operation": None})
             output.note(f"Nothing to {action}: {_count_text(preview)}.")
             return
-        if not mode.yes:
+        if not chosen.yes:
             _confirm(preview)
-        started = client.bulk.start(action, **order)
-        ended = started if mode.no_wait else _watch(client, started.id)
-    if mode.as_json:
+        started = client.bulk.start(action, **selected)
+        ended = started if chosen.no_wait else _watch(client, started.id)
+    if chosen.as_json:
         output.document(
             {
                 "preview": task_output.as_document(preview),

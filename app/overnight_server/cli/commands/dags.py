@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from overnight_server.cli import connection
+from overnight_server.cli.commands import task_changes
 from overnight_server.cli.terminal import dag_tree, options, output, short_ids, task_output
 from overnight_server.cli.terminal.failures import Code, CommandFailure
 
@@ -14,6 +15,7 @@ DagRef = Annotated[
     str,
     typer.Argument(metavar="ID", help="Id of the graph, or a unique beginning or ending of it."),
 ]
+app.command("retry")(task_changes.retry)
 FORMATS = ("svg", "dot", "mermaid", "ascii")
 SUFFIXES = {".svg": "svg", ".dot": "dot", ".gv": "dot", ".mmd": "mermaid", ".txt": "ascii"}
 
@@ -151,36 +153,6 @@ def cancel(
         stopping = f", {result.stopping} running told to stop" if result.stopping else ""
         shown = output.shown_id(dag_id)
         output.line(f"{shown} is {result.status.value}: {result.cancelled} cancelled{stopping}")
-
-
-@app.command()
-def retry(
-    reference: Annotated[
-        str,
-        typer.Argument(
-            metavar="ID",
-            help="Id of a graph or a task, or a unique beginning or ending of it.",
-        ),
-    ],
-    *,
-    as_json: options.Json = False,
-    url: options.Url = None,
-    api_key_file: options.KeyFile = None,
-) -> None:
-    """Run a failed or cancelled task again, with the tasks that were cancelled because of it.
-
-    With the id of a graph, run all its failed and cancelled tasks again.
-    """
-    with connection.client(url, api_key_file) as client:
-        result = client.dags.retry(short_ids.resolve_task_or_dag(client, reference))
-    if as_json:
-        output.document(task_output.as_document(result))
-    else:
-        output.line(result.dag_id)
-        output.note(
-            f"{task_output.count_tasks(len(result.tasks))} will run again; watch with"
-            f" `overnight dag show {output.shown_id(result.dag_id)} --watch`."
-        )
 
 
 @app.command()

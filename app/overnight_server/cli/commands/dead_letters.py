@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from overnight_server.cli import connection
-from overnight_server.cli.terminal import options, output, short_ids, task_output
+from overnight_server.cli.terminal import options, output, run_history, short_ids, task_output
 
 if TYPE_CHECKING:
     from overnight import Client
@@ -40,7 +40,7 @@ def list_(
         output.document([task_output.as_document(letter) for letter in letters])
     else:
         rows = [_row(letter) for letter in letters]
-        output.table(HEADERS, rows, empty="No dead letters.", optional=OPTIONAL)
+        output.table(HEADERS, rows, empty="No dead letters.", optional=OPTIONAL, wrap=False)
 
 
 @app.command()
@@ -56,8 +56,29 @@ def show(
         letter = client.admin.dead_letter(_resolve(client, task))
     if as_json:
         output.document(task_output.as_document(letter))
-    else:
-        output.record(letter.model_dump())
+        return
+    output.record(
+        {
+            "task": letter.task_id,
+            "title": letter.title,
+            "user": letter.user,
+            "type": letter.type,
+            "graph": letter.dag_id,
+            "payload": letter.payload,
+            "died": letter.dead_lettered_at,
+            "attempts": letter.attempts,
+            "failure": letter.failure_reason,
+            "error": letter.error,
+            "poison": "it seems to crash the processes that run it" if letter.poison_pill else None,
+            "cost": task_output.cost_text(letter.total_cost_usd),
+            "fingerprint": letter.fingerprint,
+            "resolution": letter.resolution,
+            "resolved": letter.resolved_at,
+            "resolved by": letter.resolved_by,
+            "note": letter.note,
+        }
+    )
+    run_history.show(run_history.from_failures(letter.failure_history))
 
 
 @app.command()

@@ -17,11 +17,24 @@ def up(
     detach: Annotated[
         bool, typer.Option("--detach", help="Return when everything is ready; keep it running.")
     ] = False,
+    handlers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B",
+            help="Modules with your handlers; later starts use them again, '' forgets them.",
+        ),
+    ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Load the handlers again when a Python file changes.")
+    ] = False,
 ) -> None:
     """Start Postgres, Redis and all processes on this machine; Ctrl-C stops them."""
     from overnight_server.local.up import up as start
 
-    raise typer.Exit(start(connection.settings(), detach=detach))
+    modules = None if handlers is None else [name.strip() for name in handlers.split(",")]
+    chosen = modules and [name for name in modules if name]
+    settings = connection.settings()
+    raise typer.Exit(start(settings, detach=detach, handlers=chosen, reload=reload))
 
 
 def down() -> None:

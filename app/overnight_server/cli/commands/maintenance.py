@@ -27,7 +27,11 @@ def migrate(
         if check:
             schema.check(address)
         else:
-            schema.upgrade(address)
+            try:
+                schema.upgrade(address)
+            except schema.NeedsDirectConnection as error:
+                hint = "Set OVERNIGHT_DATABASE_URL to the address of Postgres itself."
+                raise CommandFailure(str(error).capitalize() + ".", hint=hint) from error
         current, newest = schema.current(address), schema.head()
     if current == newest:
         output.line(f"The database is at {newest}.")

@@ -1,5 +1,7 @@
 """`overnight pause`, `resume`, `workers`, `pools` and `drain`: what may start, and where."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,7 +56,7 @@ def pause(
             _list_pauses(client, as_json=as_json)
         return
     _check_one_target(user, pool, everything=everything)
-    with connection.client(url, api_key_file, as_admin=True) as client:
+    with connection.client(url, api_key_file, as_admin=True) as client, _known_pools(client):
         changed = client.admin.pause(user=user, pool=pool, note=note).changed
     name = _target_text(user, pool)
     if as_json:
@@ -89,7 +91,8 @@ def resume(
         return
     _check_one_target(user, pool, everything=everything)
     with connection.client(url, api_key_file, as_admin=True) as client:
-        changed = client.admin.resume(user=user, pool=pool).changed
+        with _known_pools(client):
+            changed = client.admin.resume(user=user, pool=pool).changed
         left = client.admin.pauses()
     name = _target_text(user, pool)
     if as_json:
@@ -184,6 +187,23 @@ def drain(
         output.document({"worker": drained.worker_id, "status": status})
     else:
         output.line(f"{drained.worker_id} is {status}.")
+
+
+@contextmanager
+def _known_pools(client: "Client") -> Iterator[None]:
+    """Add the names of all pools to the failure when a pool does not exist."""
+    from overnight.errors import Refused
+    from overnight_server.domain.reasons import join_names
+
+    try:
+        yield
+    except Refused as error:
+        if error.code == "POOL_NOT_FOUND":
+            names = [pool.name for pool in client.admin.pools()]
+            error.add_note(
+                f"The pools are {join_names(names)}." if names else "No worker has served a pool."
+            )
+        raise
 
 
 def _list_pauses(client: "Client", *, as_json: bool) -> None:

@@ -2,11 +2,9 @@
 
 import asyncio
 import os
-import signal
 import socket
 import sys
 from importlib.util import find_spec
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Never
 
 import typer
@@ -20,43 +18,27 @@ if TYPE_CHECKING:
 
 # -P: a module of the working directory must not replace one that Celery imports.
 CELERY = ("-P", "-m", "overnight_worker")
-GRACE_SECONDS = 5
 BACKLOG = 2048
 
 
-def api() -> None:
+def api(
+    *,
+    processes: Annotated[
+        int | None,
+        typer.Option(min=1, max=64, help="Number of processes that share the port."),
+    ] = None,
+) -> None:
     """Serve the HTTP API."""
-    import uvicorn
-
-    from overnight_server.api.main import create_app
-    from overnight_server.api.server import ApiServer
-    from overnight_server.fault_points import arm
-    from overnight_server.telemetry import LogEvent, configure, emit
-
+    if processes is not None:
+        os.environ["OVERNIGHT_API_PROCESSES"] = str(processes)
     settings = database.settings_with_database()
     _check_schema(str(settings.database_url))
-    configure(settings.log_format, settings.log_level, "api")
-    arm(settings.fault)
     listener = _listen(settings.api_host, settings.api_port)
-    address = f"http://{settings.api_host}:{listener.getsockname()[1]}"
-    served = create_app(settings)
-    server = ApiServer(
-        served,
-        uvicorn.Config(
-            served,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_graceful_shutdown=GRACE_SECONDS,
-        ),
-    )
-    # uvicorn raises the signal again after its shutdown; a SIGTERM is not a failure.
-    signal.signal(signal.SIGTERM, _exit)
-    emit(LogEvent.SERVICE_STARTED, role="api", pid=os.getpid(), address=address)
-    try:
-        server.run(sockets=[listener])
-    finally:
-        emit(LogEvent.SERVICE_STOPPED, role="api", pid=os.getpid())
+    if settings.api_processes == 1:
+        from overnight_server.api.server import serve
+    else:
+        from overnight_server.api.process_group import serve_in_processes as serve
+    serve(settings, listener)
 
 
 def dispatcher() -> None:
@@ -184,14 +166,11 @@ def _settings() -> "Settings":
 
 
 def _check_schema(url: str) -> None:
-    """Raise CommandFailure if another release created the tables of the database."""
+    """Raise CommandFailure if another release created the tables, or the server is too old."""
     from overnight_server.store import migrate
-    from overnight_server.store.schema_fingerprint import ADVICE, SchemaMismatch
 
-    try:
+    with database.reported_failures():
         migrate.check(url)
-    except SchemaMismatch as error:
-        raise CommandFailure(str(error), hint=ADVICE) from error
 
 
 def _exec_celery(arguments: list[str]) -> Never:
@@ -213,7 +192,3 @@ def _listen(host: str, port: int) -> socket.socket:
     # acknowledged the head, which clients delay by 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listener
-
-
-def _exit(_signal: int, _frame: FrameType | None) -> Never:
-    raise SystemExit(Code.OK)

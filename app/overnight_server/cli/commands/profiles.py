@@ -83,7 +83,7 @@ def default_(
     """Show or change the profile that is used by default."""
     profiles, before = _read()
     if name is not None and unset:
-        raise CommandFailure("NAME and --unset exclude each other", code=Code.USAGE)
+        raise CommandFailure("NAME and --unset cannot be used together", code=Code.USAGE)
     if name is not None:
         _check_exists(name, profiles)
     after = name or (None if unset else before)

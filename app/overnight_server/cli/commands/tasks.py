@@ -1,37 +1,45 @@
-"""The commands for one's own tasks besides `add`: list, get, wait, cancel, explain, queue-status.
+"""Commands for one's own tasks: list, get, events, wait, cancel, explain, queue-status.
 
 Admins can apply some of them to the tasks of all users, with `--all-users` or `--user`.
 """
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from overnight_server.cli import connection
 from overnight_server.cli.commands import completion
-from overnight_server.cli.terminal import options, output, short_ids, task_output, wait_for_task
+from overnight_server.cli.terminal import (
+    options,
+    output,
+    run_history,
+    short_ids,
+    task_output,
+    wait_for_task,
+)
 from overnight_server.cli.terminal.failures import Code, CommandFailure
+from overnight_server.cli.terminal.task_filter import FilterOptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from overnight import Task
+    from overnight import Client, Task
     from overnight.models.admin import QueueOverview
+    from overnight.models.tasks import Event
 
 AllUsers = Annotated[
     bool, typer.Option("--all-users", help="Find the task among those of all users; for admins.")
 ]
+EVENT_HEADERS = ("AT", "EVENT", "FROM", "RUN", "REASON")
+ENDS_OF_RUNS = frozenset({"retrying", "dead_lettered", "cancelled", "pending"})
 REASON_HEADERS = ("REASON", "WHY")
 
 
+@options.with_option_groups
 def list_(
     *,
-    status: Annotated[
-        str | None,
-        typer.Option(
-            help="Only tasks with this status or state, such as pending or dead_lettered."
-        ),
-    ] = None,
+    criteria: FilterOptions,
     limit: Annotated[
         int, typer.Option(min=1, max=10_000, help="Largest number of tasks to list.")
     ] = 50,
@@ -45,12 +53,12 @@ def list_(
 ) -> None:
     """List your tasks, newest first."""
     if as_json and jsonl:
-        raise CommandFailure("--json and --jsonl exclude each other", code=Code.USAGE)
+        raise CommandFailure("--json and --jsonl cannot be used together", code=Code.USAGE)
     with connection.client(url, api_key_file, as_admin=user is not None) as client:
         if user is None:
-            tasks = client.tasks.list(status=status, limit=limit)
+            tasks = client.tasks.list(limit=limit, **criteria.criteria)
         else:
-            tasks = client.admin.tasks(user, status=status, limit=limit)
+            tasks = client.admin.tasks(user, limit=limit, **criteria.criteria)
         _show_list(tasks, as_json=as_json, jsonl=jsonl)
 
 
@@ -61,7 +69,13 @@ def _show_list(tasks: "Iterable[Task]", *, as_json: bool, jsonl: bool) -> None:
         output.document([task_output.as_document(task) for task in tasks])
     else:
         rows = [task_output.row(task) for task in tasks]
-        output.table(task_output.HEADERS, rows, empty="No tasks.", optional=task_output.OPTIONAL)
+        output.table(
+            task_output.HEADERS,
+            rows,
+            empty="No tasks.",
+            optional=task_output.OPTIONAL,
+            wrap=False,
+        )
 
 
 def get(
@@ -72,13 +86,75 @@ def get(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show all fields of one task."""
+    """Show all fields of one task, and its latest runs with their errors and tracebacks."""
     with connection.client(url, api_key_file, as_admin=all_users) as client:
         if all_users:
             shown = client.admin.task(short_ids.resolve_of_all_users(client, task))
+            attempts = client.admin.attempts(shown.id)
         else:
             shown = client.tasks.get(short_ids.resolve(client, task))
-    task_output.show_task(shown, as_json=as_json)
+            attempts = client.tasks.attempts(shown.id)
+    if as_json:
+        runs = [task_output.as_document(attempt) for attempt in attempts]
+        output.document({**task_output.as_document(shown), "runs": runs})
+        return
+    task_output.show_task(shown, as_json=False)
+    run_history.show(run_history.from_attempts(attempts))
+
+
+def events(
+    task: options.TaskRef,
+    *,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Print new events too, until the task has ended.")
+    ] = False,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """List what happened to a task, oldest first."""
+    with connection.client(url, api_key_file) as client:
+        task_id = short_ids.resolve(client, task)
+        if follow:
+            for event in client.tasks.stream(task_id):
+                _show_event(event, as_json=as_json)
+            return
+        happened = _all_events(client, task_id)
+    if as_json:
+        output.document([task_output.as_document(event) for event in happened])
+        return
+    rows = [
+        (
+            output.instant_of_this_year(event.at),
+            event.kind,
+            event.from_state,
+            event.epoch or None,
+            _reason(event),
+        )
+        for event in happened
+    ]
+    output.table(EVENT_HEADERS, rows, optional=("RUN", "FROM"))
+
+
+def _all_events(client: "Client", task_id: str) -> "list[Event]":
+    happened: list[Event] = []
+    while page := client.tasks.events(task_id, after=happened[-1].id if happened else 0):
+        happened += page
+    return happened
+
+
+def _reason(event: "Event") -> str | None:
+    """Return the error of the run that ended; an event keeps the last one while the task waits."""
+    return event.reason if event.state in ENDS_OF_RUNS else None
+
+
+def _show_event(event: "Event", *, as_json: bool) -> None:
+    if as_json:
+        output.documents([task_output.as_document(event)])
+    else:
+        reason = f" ({why})" if (why := _reason(event)) else ""
+        output.line(f"{output.instant(event.at)}  {event.kind}{reason}")
+    sys.stdout.flush()
 
 
 def wait(
@@ -158,7 +234,7 @@ def queue_status(
 ) -> None:
     """Show how many of your tasks run and wait."""
     if all_users and task is not None:
-        raise CommandFailure("--all-users and ID exclude each other", code=Code.USAGE)
+        raise CommandFailure("--all-users and ID cannot be used together", code=Code.USAGE)
     if task is not None:
         get(task, as_json=as_json, url=url, api_key_file=api_key_file)
         return

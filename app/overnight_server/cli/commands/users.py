@@ -79,13 +79,27 @@ def _add_directly(name: str, plan: PlanTier, *, is_admin: bool) -> str:
 @app.command("list")
 def list_(
     *,
+    name: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="List users whose names begin with TEXT.")
+    ] = None,
+    after: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Begin after the user NAME.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="Largest number of users to list.")] = 50,
+    everyone: Annotated[bool, typer.Option("--all", help="List all of them.")] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """List all users with their plans and usage."""
+    """List users with their plans and usage, sorted by name."""
+    most = None if everyone else limit + 1
     with connection.client(url, api_key_file, as_admin=True) as client:
-        users = list(client.admin.users())
+        found = list(client.admin.users(name_prefix=name, after=after, limit=most))
+    users = found if everyone else found[:limit]
+    if len(found) > len(users):
+        output.note(
+            f"There are more users: pass --after '{users[-1].name}', a higher --limit, or --all."
+        )
     if as_json:
         output.document([task_output.as_document(user) for user in users])
         return

@@ -78,6 +78,17 @@ def _check_future(text: str, at: datetime) -> datetime:
     return at
 
 
+def next_instant(text: str) -> datetime | None:
+    """Return the instant that a time of day (the next one, local) or a duration from now means.
+
+    Return None for any other text.
+    """
+    stripped = text.strip().lower()
+    if not _CLOCK.fullmatch(stripped) and not (stripped and _DURATION.fullmatch(stripped)):
+        return None
+    return deadline(stripped)
+
+
 def deadline(text: str) -> datetime:
     """Parse a future instant, or a duration from now such as `8h`."""
     if _DURATION.fullmatch(text.strip().lower()) and text.strip():

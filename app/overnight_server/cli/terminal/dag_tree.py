@@ -1,5 +1,6 @@
 """Print a graph as a tree with states, durations and progress; update it live with --watch."""
 
+import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 # A wider name would push the states off the screen.
 WIDEST_NAME = 60
+STATE_WIDTH = len("dead_lettered")
+# Room for a duration and a reason.
+DETAIL_WIDTH = 14
+NARROWEST_WITH_IDS = 60
 
 
 class ShowDag(Protocol):
@@ -53,10 +58,14 @@ def watch(client: "Client", dag_id: str, *, silently: bool) -> "Dag":
 
 
 def lines(dag: "Dag") -> Iterator[str]:
-    """Yield the graph as lines of text with aligned columns."""
+    """Yield the graph as lines of text: title, counts, then one line per task.
+
+    A terminal shows long names cut, and a narrow one no ids, so that a task fits on its line.
+    """
     from overnight.graphs.draw import symbol
     from overnight.graphs.outline import outline
 
+    yield output.printable(dag.title)
     yield headline(dag)
     rows = [
         (
@@ -66,25 +75,43 @@ def lines(dag: "Dag") -> Iterator[str]:
         )
         for line in outline(dag)
     ]
-    width = max((min(len(name), WIDEST_NAME) for name, _, _ in rows), default=0)
+    has_ids, widest = _columns_that_fit()
+    width = max((min(len(name), widest) for name, _, _ in rows), default=0)
     for name, task, also_after in rows:
         also = f"  (also after {', '.join(also_after)})" if also_after else ""
-        columns = f"{name:<{width}}  {output.short_id(task.id)}  {task.state:<13}"
+        shown_id = f"{output.short_id(task.id)}  " if has_ids else ""
+        columns = f"{_cut(name, widest):<{width}}  {shown_id}{task.state:<{STATE_WIDTH}}"
         yield f"{columns}  {_detail(task)}{output.printable(also)}".rstrip()
 
 
+def _columns_that_fit() -> tuple[bool, int]:
+    """Return whether there is room for ids, and how wide a name may be."""
+    if not output.is_terminal(sys.stdout):
+        return True, WIDEST_NAME
+    columns = shutil.get_terminal_size().columns
+    has_ids = columns >= NARROWEST_WITH_IDS
+    others = STATE_WIDTH + output.GAP
+    if has_ids:
+        others += output.SHORT_ID + output.GAP + DETAIL_WIDTH + output.GAP
+    return has_ids, max(output.NARROWEST_TEXT, min(WIDEST_NAME, columns - others))
+
+
+def _cut(name: str, widest: int) -> str:
+    is_whole = len(name) <= widest or not output.is_terminal(sys.stdout)
+    return name if is_whole else f"{name[: widest - 1]}…"
+
+
 def headline(dag: "Dag") -> str:
-    """Return one line with the title, the state and the counts of a graph."""
+    """Return one line with the id, the state and the counts of a graph."""
     counts = dag.counts
     parts = [
-        f"{dag.id}",
         dag.status.value,
         f"{counts.total - counts.open} of {counts.total} ended",
         *([f"{counts.failed} failed"] if counts.failed else []),
         *([f"{counts.cancelled} cancelled"] if counts.cancelled else []),
         *([spent] if (spent := spent_text(dag)) else []),
     ]
-    return f"{output.printable(dag.title)}  ({', '.join(parts)})"
+    return f"{output.shown_id(dag.id)}  {', '.join(parts)}"
 
 
 def spent_text(dag: "DagSummary") -> str | None:
@@ -120,9 +147,10 @@ def _drawn(dag: "Dag") -> "Text":
 
     from overnight.graphs.outline import outline
 
-    first, *rest = lines(dag)
+    title, facts, *rest = lines(dag)
     drawn = Text()
-    drawn.append(first, style="bold")
+    drawn.append(title, style="bold")
+    drawn.append(f"\n{facts}")
     for line, text in zip(outline(dag), rest, strict=True):
         drawn.append("\n")
         drawn.append(text, style=output.colour(line.task.state))

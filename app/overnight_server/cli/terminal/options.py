@@ -1,11 +1,12 @@
 """Options and arguments that several commands share."""
 
+import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
@@ -120,6 +121,50 @@ def window_fields(
 Command = Callable[..., None]
 
 
+def with_option_groups(command: Command) -> Command:
+    """Return the command with one option per field of each parameter that is a dataclass.
+
+    Commands that share options take them as one object and need not repeat them.
+    """
+    signature = inspect.signature(command)
+    groups: dict[str, Any] = {
+        name: parameter.annotation
+        for name, parameter in signature.parameters.items()
+        if dataclasses.is_dataclass(parameter.annotation)
+    }
+    fields = {name: dataclasses.fields(group) for name, group in groups.items()}
+
+    @functools.wraps(command)
+    def expanded(**values: Any) -> None:  # noqa: ANN401 - whatever the command accepts
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields[name]})
+        command(**values)
+
+    parameters: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        if name not in groups:
+            parameters.append(parameter)
+            continue
+        hints = get_type_hints(groups[name], include_extras=True)
+        parameters += [
+            inspect.Parameter(
+                each.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=each.default,
+                annotation=hints[each.name],
+            )
+            for each in fields[name]
+        ]
+    return _with_parameters(expanded, parameters)
+
+
+def _with_parameters(command: Command, parameters: list[inspect.Parameter]) -> Command:
+    """Let Typer read these parameters instead of those of the function."""
+    command.__dict__["__signature__"] = inspect.Signature(parameters, return_annotation=None)
+    command.__annotations__ = {each.name: each.annotation for each in parameters}
+    return command
+
+
 def add_common_options(tree: typer.Typer) -> None:
     """Add --profile to every command that calls the server, --jsonl to every one with --json.
 
@@ -158,14 +203,10 @@ def _with_option(
     def extended(**values: Any) -> None:  # noqa: ANN401 - whatever the command accepts
         run(command, values.pop(name), values)
 
-    signature = inspect.signature(command)
     option = inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
-    parameters = [*signature.parameters.values(), option]
-    extended.__dict__["__signature__"] = signature.replace(parameters=parameters)
-    extended.__annotations__ = {**command.__annotations__, name: annotation}
-    return extended
+    return _with_parameters(extended, [*inspect.signature(command).parameters.values(), option])
 
 
 def _run_with_profile(command: Command, profile: str | None, values: dict[str, Any]) -> None:
@@ -178,6 +219,6 @@ def _run_with_json_lines(command: Command, jsonl: bool, values: dict[str, Any]) 
         command(**values)
         return
     if values["as_json"]:
-        raise CommandFailure("--json and --jsonl exclude each other", code=Code.USAGE)
+        raise CommandFailure("--json and --jsonl cannot be used together", code=Code.USAGE)
     with output.json_lines():
         command(**{**values, "as_json": True})

@@ -8,6 +8,7 @@ import json
 import shlex
 import shutil
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -36,9 +37,11 @@ _JOINER = "\u200d"
 SHORT_ID = 8
 GAP = 2
 # A column of free text that would be narrower than this is hard to read.
-NARROWEST_TEXT = 16
-# Only the last column of a table is wrapped; longer cells of the others are cut.
-WIDEST_CELL = 28
+NARROWEST_TEXT = 14
+# Only the last column of a table is wrapped; longer cells of the others are cut. A word, such as
+# the name of a setting, must be copied whole and is cut later than a text.
+WIDEST_CELL = 24
+WIDEST_WORD = 44
 _JSON_LINES = ContextVar("json_lines", default=False)
 
 
@@ -83,6 +86,7 @@ def table(
     *,
     empty: str = "",
     optional: Sequence[str] = (),
+    wrap: bool = True,
 ) -> None:
     """Print rows under headers, or `empty` on stderr when there are no rows.
 
@@ -90,13 +94,15 @@ def table(
 
     A pipe gets every column. A terminal does not show columns without any value; when the table is
     wider than the terminal, the columns in `optional` are left out one by one, in their order, and
-    if that is not enough each row becomes a block of lines.
+    if that is not enough each row becomes a block of lines. The last column is wrapped; with
+    `wrap=False` it is cut, so that each row is one line.
     """
     values = [list(row) for row in rows]
     if not values and empty:
         note(empty)
     elif is_terminal(sys.stdout):
-        _draw_to_fit(headers, [[_cell(value) for value in row] for row in values], optional)
+        cells = [[_cell(value) for value in row] for row in values]
+        _draw_to_fit(headers, cells, optional, wrap=wrap)
     else:
         _align([list(headers), *([_cell(value) for value in row] for row in values)])
 
@@ -106,7 +112,7 @@ def record(fields: Mapping[str, object]) -> None:
     present = {name: value for name, value in fields.items() if value not in (None, "", [], {}, ())}
     width = max((len(name) for name in present), default=0)
     for name, value in present.items():
-        first, *rest = _block(value)
+        first, *rest = _wrapped(_block(value), width + GAP)
         _write(f"{name:<{width}}  {first}")
         for text in rest:
             _write(f"{'':<{width}}  {text}")
@@ -184,6 +190,16 @@ def short_instant(at: datetime) -> str:
     return f"{local:%m-%d %H:%M}"
 
 
+def instant_of_this_year(at: datetime) -> str:
+    """Write an instant to the second, without the year: local time on a terminal, else UTC.
+
+    >>> instant_of_this_year(datetime(2026, 11, 16, 7, 0, tzinfo=UTC))
+    '11-16 07:00:00'
+    """
+    local = at.astimezone() if is_terminal(sys.stdout) else at.astimezone(UTC)
+    return f"{local:%m-%d %H:%M:%S}"
+
+
 def time_zone() -> str:
     """Return the name of the time zone in which instants are printed."""
     return datetime.now().astimezone().tzname() or "local" if is_terminal(sys.stdout) else "UTC"
@@ -242,6 +258,23 @@ def _block(value: object) -> list[str]:
     return [printable(part) for part in str(value).split("\n")] or [""]
 
 
+def _wrapped(lines: list[str], indent: int) -> list[str]:
+    """Return the lines, on a terminal wrapped at spaces to what is left beside the indent."""
+    if not is_terminal(sys.stdout):
+        return lines
+    width = max(NARROWEST_TEXT, shutil.get_terminal_size().columns - indent)
+    return [part for line in lines for part in _wrap(line, width)]
+
+
+def _wrap(line: str, width: int) -> list[str]:
+    if len(line) <= width:
+        return [line]
+    begin = " " * (len(line) - len(line.lstrip()))
+    return textwrap.wrap(
+        line, width, subsequent_indent=begin, break_long_words=False, break_on_hyphens=False
+    )
+
+
 def _is_flat(values: list[object]) -> bool:
     return all(isinstance(value, (str, int, float)) for value in values)
 
@@ -253,7 +286,9 @@ def _align(rows: Sequence[Sequence[str]]) -> None:
         _write(padded.rstrip())
 
 
-def _draw_to_fit(headers: Sequence[str], rows: list[list[str]], optional: Sequence[str]) -> None:
+def _draw_to_fit(
+    headers: Sequence[str], rows: list[list[str]], optional: Sequence[str], *, wrap: bool
+) -> None:
     """Draw a table that fits the terminal, or a block per row if no table does."""
     width = shutil.get_terminal_size().columns
     shown = [
@@ -269,6 +304,10 @@ def _draw_to_fit(headers: Sequence[str], rows: list[list[str]], optional: Sequen
         _print_blocks(names, [[row[number] for number in shown] for row in rows])
     else:
         cut = [[*map(_cut, (row[number] for number in shown[:-1])), row[shown[-1]]] for row in rows]
+        if not wrap:
+            columns = list(zip(names, *cut, strict=True))[:-1]
+            room = width - sum(max(map(_width, column)) + GAP for column in columns)
+            cut = [[*row[:-1], _cut(row[-1], room)] for row in cut]
         _draw(names, cut, width)
 
 
@@ -279,8 +318,10 @@ def _least_width(headers: Sequence[str], rows: list[list[str]], shown: Sequence[
     return sum(widths) + GAP * (len(widths) - 1)
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= WIDEST_CELL else f"{cell[: WIDEST_CELL - 1]}…"
+def _cut(cell: str, widest: int | None = None) -> str:
+    if widest is None:
+        widest = WIDEST_CELL if " " in cell else WIDEST_WORD
+    return cell if len(cell) <= widest else f"{cell[: widest - 1]}…"
 
 
 def _width(text: str) -> int:

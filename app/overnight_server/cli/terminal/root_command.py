@@ -68,7 +68,7 @@ class Root(GroupWithPlainFlags):
             code = failure.code
         except typer.TyperException as misuse:
             # A group without a command has printed its help, and its message is empty.
-            if message := misuse.format_message():
+            if message := _usage_message(misuse):
                 usage = CommandFailure(message, hint=_usage_hint(misuse), code=Code.USAGE)
                 report(usage, as_json=as_json)
             code = misuse.exit_code
@@ -97,6 +97,37 @@ def _missing_server(command: str) -> CommandFailure:
     extra = "embedded" if command in NEEDS_EMBEDDED else "server"
     message = f"`overnight {command}` needs the server: pip install 'overnight[{extra}]'"
     return CommandFailure(message, code=Code.USAGE)
+
+
+def _usage_message(misuse: typer.TyperException) -> str:
+    """Return what is wrong with the command line, in the form `--option: what is wrong`."""
+    from pydantic import ValidationError
+
+    from overnight.models.field_errors import message_of
+
+    # A parameter that is missing has no message of its own.
+    if not isinstance(misuse, typer.BadParameter) or misuse.param is None or not misuse.message:
+        return misuse.format_message()
+    message = misuse.message
+    if isinstance(misuse.__cause__, ValidationError):
+        # Typer passes on the text of pydantic, which is meant for programmers.
+        [error, *_] = misuse.__cause__.errors()
+        is_complete = error["type"] == "value_error"
+        message = message_of(error) if is_complete else f"{error['input']!r} {message_of(error)}"
+        message += _legal_range(misuse.param)
+    name = str(misuse.param_hint or misuse.param.get_error_hint()).strip("'")
+    return f"{name}: {message}"
+
+
+def _legal_range(parameter: Any) -> str:  # noqa: ANN401
+    """Return the legal numbers of a parameter, or an empty text if it has no bounds."""
+    least, most = getattr(parameter, "min", None), getattr(parameter, "max", None)
+    if least is None and most is None:
+        return ""
+    if least is not None and most is not None:
+        return f"; write a number from {least} to {most}"
+    bound = f"at least {least}" if most is None else f"at most {most}"
+    return f"; write a number of {bound}"
 
 
 def _usage_hint(misuse: typer.TyperException) -> str:

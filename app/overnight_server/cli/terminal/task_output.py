@@ -1,5 +1,6 @@
 """Print tasks and the limits of users, on a terminal and as JSON."""
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from overnight_server.cli.terminal import output
@@ -12,8 +13,12 @@ if TYPE_CHECKING:
     from overnight.models.tasks import UserLimits
 
 WAIT_REASONS = {"approval": "over budget, needs approval", "children": "waits for its subtasks"}
-HEADERS = ("ID", "STATE", "TYPE", "CREATED", "TITLE")
-OPTIONAL = ("TYPE", "CREATED")
+HEADERS = ("ID", "STATE", "TYPE", "CREATED", "ENDED", "DURATION", "COST", "TITLE", "ERROR")
+OPTIONAL = ("TYPE", "CREATED", "COST", "DURATION", "ENDED", "ERROR")
+# The latest run of a task in one of these states has its start in started_at. A cancelled task may
+# have waited between its latest run and its end.
+RUNNING = ("running", "validating")
+ENDED_BY_A_RUN = ("completed", "dead_lettered")
 
 
 def as_document(model: "BaseModel") -> dict[str, object]:
@@ -39,14 +44,16 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "tags": task.tags,
             "attempts": f"{task.attempts} of {task.max_attempts}",
             "timeout": _timeout(task),
+            "start at": task.start_at,
             "deadline": task.deadline_at,
             "created": task.created_at,
             "started": task.started_at,
             "ended": task.completed_at,
+            "duration": _duration(task),
             "retry at": task.retry_at,
             "cancel sent": task.cancel_requested_at,
             "agent": task.agent_name,
-            "cost": f"${task.cost_usd:.4f}" if task.cost_usd else None,
+            "cost": cost_text(task.cost_usd),
             "cost limit": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
             "estimate": (
                 None
@@ -145,4 +152,37 @@ def progress_text(progress: "dict[str, Any] | None") -> object:
 
 def row(task: "Task") -> tuple[object, ...]:
     """Return the row of a task in a list, under HEADERS."""
-    return (output.Id(task.id), state_text(task), task.type, task.created_at, task.title)
+    failed = task.state not in ("completed", *RUNNING)
+    return (
+        output.Id(task.id),
+        state_text(task),
+        task.type,
+        task.created_at,
+        task.completed_at,
+        _duration(task),
+        cost_text(task.cost_usd),
+        task.title,
+        (task.error or task.failure_reason) if failed else None,
+    )
+
+
+def cost_text(usd: float) -> str | None:
+    """Return a cost in US dollars as text; None if there is none.
+
+    >>> cost_text(0.25), cost_text(0)
+    ('$0.2500', None)
+    """
+    return f"${usd:.4f}" if usd else None
+
+
+def _duration(task: "Task") -> str | None:
+    """Return how long the latest run took, or has taken so far; None if that is not known."""
+    if task.started_at is None:
+        return None
+    if task.state in RUNNING:
+        # The clock of the server may be ahead of this one.
+        seconds = (datetime.now(UTC) - task.started_at).total_seconds()
+        return output.duration(max(0.0, seconds))
+    if task.state in ENDED_BY_A_RUN and task.completed_at is not None:
+        return output.duration((task.completed_at - task.started_at).total_seconds())
+    return None

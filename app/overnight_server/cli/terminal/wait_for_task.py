@@ -137,23 +137,34 @@ def _state_display() -> "Iterator[ShowTask | None]":
         yield None
         return
     from rich.console import Console
+    from rich.text import Text
 
     console = Console(stderr=True)
     states: list[str] = []
     with console.status("waiting") as status:
 
         def show(task: "Task") -> None:
-            if states[-1:] != [task.state]:
-                states.append(task.state)
-                console.print(f"{task.id} {task.state}", highlight=False, markup=False)
-            status.update(_status_line(task))
+            state = _state_line(task)
+            if states[-1:] != [state]:
+                states.append(state)
+                console.print(f"{task.id} {state}", highlight=False, markup=False)
+            status.update(Text(output.printable(_status_line(task))))
 
         yield show
+
+
+def _state_line(task: "Task") -> str:
+    """Return the state of a task and, if it runs or has run, which attempt it is."""
+    is_held = task.state in ("claimed", *task_output.RUNNING)
+    # Attempts are counted when they end; the current one is not among them.
+    attempt = task.attempts + 1 if is_held else task.attempts
+    if not attempt or not (is_held or task.is_final):
+        return task.state
+    return f"{task.state}, attempt {attempt} of {task.max_attempts}"
 
 
 def _status_line(task: "Task") -> str:
     if task.queue_position is not None:
         return f"{task.state}, position {task.queue_position}"
-    # Attempts are counted when they end; the current or next one is not among them.
-    attempt = task.attempts if task.is_final else task.attempts + 1
-    return f"{task.state}, attempt {attempt} of {task.max_attempts}" if attempt else task.state
+    progress = None if task.is_final else task_output.progress_text(task.progress)
+    return f"{_state_line(task)}, {progress}" if progress else _state_line(task)
