@@ -154,6 +154,31 @@ def test_everything_resumes_after_postgres_crashed(
     assert states == [{"state": "completed", "n": 20}]
 
 
+def test_an_outage_of_postgres_longer_than_a_lease_costs_no_attempt(
+    build: Build, deployment: Deployment, postgres: EmbeddedPostgres
+) -> None:
+    stack = build().start(*SERVICES).ready()
+    _, client = stack.user()
+    made = client.tasks.create("long", type="sleep", payload={"seconds": 6}, max_attempts=1)
+    task_id = parse_task(made.id)
+    wait_until(lambda: deployment.state(task_id) == "running", what="the task to run")
+    # Without a first pass the reaper would not notice that it made none for a while.
+    finished = "SELECT count(*) AS n FROM sweeps WHERE name = 'reap' AND finished_at IS NOT NULL"
+    wait_until(lambda: deployment.one(finished)["n"], what="a pass of the reaper")
+
+    deployment.owner.engine.dispose()
+    postgres.stop(immediate=True)
+    wait_until(lambda: "run_killed" in stack.log_text("worker"), what="the run to end itself")
+    postgres.start()
+    stack.drained(timeout=90)
+
+    outcomes = deployment.rows("SELECT outcome, spent FROM attempts ORDER BY epoch")
+    assert [row["outcome"] for row in outcomes] == ["interrupted", "completed"]
+    assert deployment.row(task_id)["attempts"] == 1
+    billed = deployment.one("SELECT sum(seconds) AS n FROM usage_ledger WHERE epoch = 1")
+    assert billed["n"] == 0, "what the outage interrupted is refunded"
+
+
 @pytest.mark.proof
 def test_a_claim_that_is_never_started_comes_back(build: Build, deployment: Deployment) -> None:
     stack = build(claim_ttl=1).start("maintenance", "beat", "api")

@@ -83,11 +83,11 @@ def test_every_command_exists(name: str) -> None:
 
 
 def test_every_setting_that_compose_names_is_known() -> None:
-    known = {f"OVERNIGHT_{name.upper()}" for name in Settings.model_fields}
-    named = {name for _, name, _ in environment() if name.startswith("OVERNIGHT_")}
+    existing = {f"OVERNIGHT_{name.upper()}" for name in Settings.model_fields}
+    used = {name for _, name, _ in environment() if name.startswith("OVERNIGHT_")}
 
-    assert {"OVERNIGHT_DATABASE_URL", "OVERNIGHT_REDIS_URL"} <= named
-    assert named <= known
+    assert {"OVERNIGHT_DATABASE_URL", "OVERNIGHT_REDIS_URL"} <= used
+    assert used <= existing
 
 
 @pytest.mark.parametrize("service", OURS)

@@ -55,8 +55,8 @@ def test_every_process_of_the_procfile_starts_is_healthy_and_stops(
             for name, command in PROCFILE.items()
         }
         for name in running:
-            ask = partial(is_healthy, name, surroundings)
-            wait_until(ask, timeout=60, what=f"a healthy {name}")
+            check = partial(is_healthy, name, surroundings)
+            wait_until(check, timeout=60, what=f"a healthy {name}")
         for process in running.values():
             process.terminate()
         codes = {name: process.wait(timeout=30) for name, process in running.items()}
@@ -86,7 +86,7 @@ def started(
 
 
 def is_healthy(service: str, surroundings: Mapping[str, str]) -> bool:
-    """Ask what compose would ask, at the ports of this test."""
+    """Run the health check of docker-compose.yml at the ports of this test."""
     kind, *words = SERVICES[service]["healthcheck"]["test"]
     ports = {
         f"127.0.0.1:{SERVICES[name]['environment'][f'OVERNIGHT_{name.upper()}_PORT']}/": (

@@ -65,12 +65,12 @@ def row(deployment: Deployment, task: str) -> Any:
 
 def runs(deployment: Deployment, task: str, by: str | None = None) -> bool:
     """Whether a task runs, maybe at the agent of this name."""
-    found = deployment.rows(
+    running = deployment.rows(
         "SELECT g.name FROM tasks t JOIN agents g ON g.id = t.claimed_by"
         " WHERE t.id = :id AND t.state = 'running'",
         id=parse_task(task),
     )
-    return bool(found) and (by is None or found[0]["name"] == by)
+    return bool(running) and (by is None or running[0]["name"] == by)
 
 
 def done(deployment: Deployment, task: str) -> bool:
@@ -130,6 +130,6 @@ def test_an_agent_that_is_told_to_stop_hands_its_task_back(
     agent.terminate()
 
     assert agent.wait(20) == 0
-    found = row(deployment, task)
-    assert (found["state"], found["attempts"]) == ("ready", 0)
+    task_row = row(deployment, task)
+    assert (task_row["state"], task_row["attempts"]) == ("ready", 0)
     assert deployment.one("SELECT status FROM agents")["status"] == "offline"

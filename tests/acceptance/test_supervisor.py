@@ -117,8 +117,8 @@ class Running:
         file = self.place / f"{name}.{kind}"
 
         def number() -> int:
-            found = int(file.read_text() or 0) if file.exists() else 0
-            return 0 if found == other_than else found
+            pid = int(file.read_text() or 0) if file.exists() else 0
+            return 0 if pid == other_than else pid
 
         return wait_until(number, what=str(file))
 

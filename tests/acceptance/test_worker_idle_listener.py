@@ -1,4 +1,4 @@
-"""An idle stack: a slot listens before any message was sent, and takes quick tasks itself."""
+"""An idle stack: a slot listens before any message was sent, and takes the next task itself."""
 
 from collections.abc import Callable
 
@@ -11,10 +11,9 @@ from tests.support.stack import Stack
 from tests.support.wait import wait_until
 
 
-def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(
+def test_the_first_task_of_an_idle_deployment_needs_no_message(
     deployment: Deployment, build: Callable[..., Stack]
 ) -> None:
-    deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('echo', 0.001)")
     stack = build().start("dispatcher", "worker").ready()
     prefix = stack.settings.redis_key_prefix
     with Redis.from_url(str(stack.settings.redis_url)) as client:
@@ -37,10 +36,13 @@ def test_the_first_quick_task_of_an_idle_deployment_needs_no_message(
     assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
 
 
-def test_an_idle_listener_makes_way_for_a_long_task(
+def test_an_idle_listener_makes_way_for_a_message(
     deployment: Deployment, build: Callable[..., Stack]
 ) -> None:
-    """With one slot, the slot that listens is also the one that must take the message."""
+    """With one slot, the slot that listens is also the one that must take the message.
+
+    No wake-up follows the insert, so the dispatcher's next poll claims the task.
+    """
     stack = build(concurrency=1).start("dispatcher", "worker").ready()
     prefix, pools = stack.settings.redis_key_prefix, [stack.settings.pool]
     with Redis.from_url(str(stack.settings.redis_url)) as client:

@@ -45,8 +45,8 @@ def test_a_parent_killed_at_every_step_ends_once_with_its_childrens_outputs(
     assert len(deployment.rows("SELECT * FROM artifacts")) == 1
     assert deployment.one("SELECT status FROM dags")["status"] == "completed"
     wait_until(lambda: deployment.one("SELECT sum(active) AS n FROM lanes")["n"] == 0, what="rest")
-    found = violations(deployment.owner, drained=True)
-    assert not found, describe_violations(found)
+    violated = violations(deployment.owner, drained=True)
+    assert not violated, describe_violations(violated)
 
     again = client.tasks.create("again", type="family", payload={"of": "sleep", "children": 2})
     client.tasks.wait(again.id, timeout=60, poll=0.2)

@@ -9,7 +9,7 @@ import sys
 from overnight.models.enums import PlanTier
 from tests.chaos import load
 from tests.chaos.__main__ import main
-from tests.chaos.driver import PERIODS
+from tests.chaos.plan import PERIODS
 from tests.chaos.tasks import KINDS
 
 

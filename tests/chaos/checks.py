@@ -28,16 +28,16 @@ Findings = dict[str, list[str]]
 
 def invariants(stack: ChaosStack, record: Record, *, drained: bool) -> Findings:
     """Check every invariant on one snapshot; with the handlers' record once it is complete."""
-    found = violations(
+    violated = violations(
         stack.deployment.owner,
         drained=drained,
         acked=[ack.task_id for ack in record.acks],
-        patience=SWEEP_TIME,
+        sweep_time=SWEEP_TIME,
         recorded_actions=HandlerRecord.read(stack.handler_record).recorded_actions()
         if drained
         else None,
     )
-    return {"invariants": describe_violations(found).splitlines()} if found else {}
+    return {"invariants": describe_violations(violated).splitlines()} if violated else {}
 
 
 def promises(stack: ChaosStack, record: Record) -> Findings:
@@ -64,7 +64,7 @@ def promises(stack: ChaosStack, record: Record) -> Findings:
         if task_id in rows and rows[task_id]["state"] != "cancelled" and task_id not in revived
     ]
     duplicates = [key for key, tasks in by_key(record.acks).items() if len(tasks) > 1]
-    return named(
+    return as_findings(
         {
             "acknowledged tasks without a row": lost,
             "acknowledged under another key or user": mismatched,
@@ -87,7 +87,7 @@ def handler_runs(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] 
     )
     outputs = {f"{show_task(row['task_id'])}:{row['epoch']}": row["output"] for row in accepted}
     mismatched = [key for key, output in outputs.items() if (output or {}).get("key") != key]
-    return named(
+    return as_findings(
         {
             "accepted with an output that is not the run's own": mismatched,
             "poison that ran too often": _too_often(stack, truth),
@@ -139,7 +139,7 @@ def falsely_blamed(stack: ChaosStack, truth: HandlerRecord, killed_pids: set[int
     keys = [f"{show_task(row['task_id'])}:{row['epoch']}" for row in rows]
     # A run that died before its handler started may have been killed alone.
     started = [key for key in keys if truth.starts.get(key)]
-    return named(
+    return as_findings(
         {
             "runs recorded as crashes without cause": [
                 key for key in started if truth.starts[key][0]["pid"] not in killed_pids
@@ -177,13 +177,13 @@ def moved(stack: ChaosStack, before: Mapping[str, object]) -> Findings:
         for what, count in after.items()
         if count != before[what]
     ]
-    return named({"replay changed something": changed})
+    return as_findings({"replay changed something": changed})
 
 
 def _requeue_unacked(stack: ChaosStack) -> None:
     """Requeue messages that killed workers took and did not acknowledge."""
     with fail_fast_client(stack.redis.url) as client:
-        taken: dict[bytes, bytes] = client.hgetall(UNACKED)  # type: ignore[assignment]
+        taken: dict[bytes, bytes] = client.hgetall(UNACKED)
         for tag, delivery in taken.items():
             message, _, queue = json.loads(delivery)
             client.rpush(f"{PREFIX}{queue}", json.dumps(message))
@@ -197,13 +197,9 @@ def _queued(stack: ChaosStack) -> dict[str, int]:
     """
     with fail_fast_client(stack.redis.url) as client:
         lengths = {
-            pool: int(client.llen(f"{PREFIX}agents.{pool}"))  # type: ignore[arg-type]
-            for pool in ("default", "night")
+            pool: int(client.llen(f"{PREFIX}agents.{pool}")) for pool in ("default", "night")
         }
-        lengths["unacked"] = sum(
-            EXECUTE.encode() in message
-            for message in client.hvals(UNACKED)  # type: ignore[union-attr]
-        )
+        lengths["unacked"] = sum(EXECUTE.encode() in message for message in client.hvals(UNACKED))
     return {pool: length for pool, length in lengths.items() if length}
 
 
@@ -225,11 +221,14 @@ def footprint(stack: ChaosStack) -> dict[str, object]:
     }
 
 
-def named(found: Mapping[str, Iterable[object]]) -> Findings:
-    """Leave out what found nothing, and of what found much, most."""
-    named = {what: [str(one) for one in ones] for what, ones in found.items()}
+def as_findings(objects: Mapping[str, Iterable[object]]) -> Findings:
+    """Return the first few objects of each check as texts; checks without objects are left out."""
+    texts = {check: [str(thing) for thing in things] for check, things in objects.items()}
     return {
-        what: [*ones[:SHOWN], *([f"… and {len(ones) - SHOWN} more"] if len(ones) > SHOWN else [])]
-        for what, ones in named.items()
-        if ones
+        check: [
+            *lines[:SHOWN],
+            *([f"… and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []),
+        ]
+        for check, lines in texts.items()
+        if lines
     }

@@ -17,7 +17,7 @@ from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
 from tests.chaos.stack import ChaosStack, chaos_stack
 from tests.chaos.tasks import GRAPH_SIZE, POISON
-from tests.support.invariants import watch_plans
+from tests.support.invariants import record_plan_history
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def run(options: Options, log_directory: Path) -> Report:
     """Carry out one run and return its report; all logs stay in `log_directory`."""
     report = Report(options.seed, options.seconds)
     with chaos_stack(log_directory) as stack:
-        watch_plans(stack.deployment.owner)
+        record_plan_history(stack.deployment.owner)
         stack.start()
         stack.ready()
         stack.start_restarter()
@@ -72,7 +72,9 @@ def _inject_faults(
         # Even if the injector fails: a stopped process could never end.
         injector.end_all()
     injector.heal()
-    report.add(checks.named({"planned faults that never occurred": injector.missing_faults()}))
+    report.add(
+        checks.as_findings({"planned faults that never occurred": injector.missing_faults()})
+    )
     return load, injector
 
 

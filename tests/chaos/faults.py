@@ -239,12 +239,12 @@ def check_invariants(injector: FaultInjector, random: Random, step: Step) -> str
     for server in (injector.stack.postgres, injector.stack.redis):
         if not server.running:
             injector.add_finding("servers", f"{server.log.name}: the server ended by itself")
-    found = violations(injector.stack.deployment.owner)
-    if found:
+    violated = violations(injector.stack.deployment.owner)
+    if violated:
         injector.add_finding(
-            "invariants during the faults", *describe_violations(found).splitlines()
+            "invariants during the faults", *describe_violations(violated).splitlines()
         )
-    return describe_violations(found) or "no violation"
+    return describe_violations(violated) or "no violation"
 
 
 FAULTS: Final[Mapping[str, FaultFunction]] = {
@@ -310,11 +310,11 @@ def _child(injector: FaultInjector, random: Random, step: Step) -> int | None:
 
 def _processes(pids: list[int]) -> list[psutil.Process]:
     """Return process objects, which stay valid if a pid is used again."""
-    found = []
+    processes = []
     for pid in pids:
         with suppress(psutil.NoSuchProcess):
-            found.append(psutil.Process(pid))
-    return found
+            processes.append(psutil.Process(pid))
+    return processes
 
 
 def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:

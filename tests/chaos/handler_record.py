@@ -50,11 +50,12 @@ class HandlerRecord:
 
     def recorded_actions(self) -> list[RecordedAction]:
         """Return one action for each start with its end, and for each end without a start."""
+        missing: dict[str, Any] = {}
         return [
             _recorded_action(key, start, end)
             for key in self.starts.keys() | self.ends.keys()
             for start, end in zip_longest(
-                self.starts.get(key, ()), self.ends.get(key, ()), fillvalue={}
+                self.starts.get(key, ()), self.ends.get(key, ()), fillvalue=missing
             )
         ]
 
@@ -88,7 +89,7 @@ class HandlerRecord:
 
 def _recorded_action(key: str, start: dict[str, Any], end: dict[str, Any]) -> RecordedAction:
     task, _, epoch = key.rpartition(":")
-    run = parse_task(task), int(epoch), (start or end)["seal"]
+    run = parse_task(task), int(epoch), (start or end)["token_suffix"]
     if start.get("pid") != end.get("pid"):
         return RecordedAction(*run)
     return RecordedAction(*run, seconds=end["at"] - start["at"], ok=end["ok"])

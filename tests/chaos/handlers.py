@@ -58,7 +58,7 @@ def poison(ctx: Context) -> object:
 def _record(what: str, ctx: Context, **more: object) -> None:
     """Record a start or an end of this run, with the suffix of its claim token."""
     suffix = token_suffix(ctx.environ["OVERNIGHT_CLAIM_TOKEN"])
-    append(what, ctx.idempotency_key, seal=suffix, **more)
+    append(what, ctx.idempotency_key, token_suffix=suffix, **more)
 
 
 def _fail_if_configured(ctx: Context) -> None:

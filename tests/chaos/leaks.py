@@ -9,7 +9,7 @@ import psutil
 import psycopg2
 
 from overnight_server.wakeups.redis_client import fail_fast_client
-from tests.chaos.checks import Findings, named
+from tests.chaos.checks import Findings, as_findings
 from tests.chaos.stack import ChaosStack, Exit, Service, Shutdown
 
 # Exit codes after SIGTERM: an orderly end, or the default action while the process starts.
@@ -31,8 +31,9 @@ class ConnectionLimit(NamedTuple):
 # Counted on an idle stack after work without faults: connections above these limits were leaked
 # by faults, and would grow with every fault.
 LIMITS: Final = {
-    # To Redis one for each request that was served at the same time, including abandoned ones.
-    "api": ConnectionLimit(postgres=5, redis=20),
+    # To Postgres the pools for users' requests and for pull agents, and one for admins. To Redis
+    # one for each request that was served at the same time, including abandoned ones.
+    "api": ConnectionLimit(postgres=11, redis=20),
     "dispatcher": ConnectionLimit(postgres=2, redis=4),
     # To Redis six as a worker, one for wake-ups, and those that Celery keeps for remote control.
     "maintenance": ConnectionLimit(postgres=2, redis=12),
@@ -45,13 +46,13 @@ LIMITS: Final = {
 def at_rest(stack: ChaosStack) -> Findings:
     """Find orphaned processes and excess connections of an idle stack that still runs."""
     deadline = time.monotonic() + NOTICED_SECONDS
-    return named(
+    return as_findings(
         {
-            "processes that belong to no service": _still_found(stack.orphans, deadline),
-            "more connections than an idle stack needs": _still_found(
+            "processes that belong to no service": _remaining(stack.orphans, deadline),
+            "more connections than an idle stack needs": _remaining(
                 lambda: _excess_connections(stack), deadline
             ),
-            "server connections without a client": _still_found(
+            "server connections without a client": _remaining(
                 lambda: _dead_connections(stack), deadline
             ),
         }
@@ -60,7 +61,7 @@ def at_rest(stack: ChaosStack) -> Findings:
 
 def exits(ends: Iterable[Exit], *explained: int) -> Findings:
     """Find exits that no signal explains; exits with a code in `explained` are expected."""
-    return named(
+    return as_findings(
         {
             "processes that ended without a signal": [
                 f"{one.service}: {one.code}" + (f" after {one.sent.name}" if one.sent else "")
@@ -74,14 +75,14 @@ def exits(ends: Iterable[Exit], *explained: int) -> Findings:
 def after_shutdown(stack: ChaosStack, shutdown: Shutdown) -> Findings:
     """Find services that did not end in order, and processes and connections that are left."""
     deadline = time.monotonic() + NOTICED_SECONDS
-    return named(
+    return as_findings(
         {
             "services that did not end in order": [
                 f"{name}: {code}" for name, code in shutdown.codes.items() if code not in ORDERLY
             ],
             "surviving processes": shutdown.survivors,
-            "connections that were not closed": _still_found(lambda: _open_links(stack), deadline),
-            "server connections without a client": _still_found(
+            "connections that were not closed": _remaining(lambda: _open_links(stack), deadline),
+            "server connections without a client": _remaining(
                 lambda: _dead_connections(stack), deadline
             ),
         }
@@ -98,15 +99,15 @@ def _is_explained(one: Exit) -> bool:
             return False
 
 
-def _still_found(look: Callable[[], list[str]], deadline: float) -> list[str]:
-    """Return what `look` still finds at the deadline."""
-    while (found := look()) and time.monotonic() < deadline:
+def _remaining(find: Callable[[], list[str]], deadline: float) -> list[str]:
+    """Call `find` until it returns nothing; return its last findings at the deadline."""
+    while (findings := find()) and time.monotonic() < deadline:
         time.sleep(0.1)
-    return found
+    return findings
 
 
 def _excess_connections(stack: ChaosStack) -> list[str]:
-    found = []
+    findings = []
     for service in stack.services.values():
         children = int(service.settings.concurrency) if service.command == "worker" else 0
         limit = LIMITS[service.command]
@@ -116,8 +117,8 @@ def _excess_connections(stack: ChaosStack) -> list[str]:
         )
         now = _open_connections(service)
         if any(count > limit for count, limit in zip(now, most, strict=True)):
-            found.append(f"{service.name}: {now} to Postgres and Redis, {most} at most")
-    return found
+            findings.append(f"{service.name}: {now} to Postgres and Redis, {most} at most")
+    return findings
 
 
 def _open_connections(service: Service) -> tuple[int, int]:

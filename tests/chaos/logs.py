@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from tests.chaos.checks import Findings, named
+from tests.chaos.checks import Findings, as_findings
 from tests.chaos.stack import ChaosStack
 
 # Errors that Postgres may log when it and its clients are killed; any other is a finding.
@@ -93,7 +93,7 @@ def of_postgres(stack: ChaosStack) -> tuple[Findings, Counter[str]]:
     text = stack.postgres.log.read_text(errors="replace")
     errors = Counter(VARYING.sub("…", message) for message in SEVERE.findall(text))
     ours = [f"{n} times {text}" for text, n in errors.items() if not OF_POSTGRES.search(text)]
-    return named({"errors in the log of Postgres": ours}), errors
+    return as_findings({"errors in the log of Postgres": ours}), errors
 
 
 def of_deployment(
@@ -118,7 +118,7 @@ def of_deployment(
                 late[description] += 1
             else:
                 events[f"error: {description}"] += 1
-    return named(
+    return as_findings(
         {
             "errors that no fault explains": [f"{n} times {text}" for text, n in ours.items()],
             "errors after all faults had ended": [f"{n} times {text}" for text, n in late.items()],
@@ -127,6 +127,8 @@ def of_deployment(
 
 
 def drift(stack: ChaosStack) -> Findings:
-    """Find lanes whose counters differ from their rows; no fault may cause that."""
+    """Find counters that differ from the rows they count; no fault may cause that."""
     lines = [line for name in stack.services for line in stack.log_text(name).splitlines()]
-    return named({"lanes that drifted": [line for line in lines if "queue=lane_drift" in line]})
+    drifts = ("queue=lane_drift", "queue=depth_drift")
+    drifted = [line for line in lines if any(drift in line for drift in drifts)]
+    return as_findings({"counters that drifted": drifted})

@@ -23,7 +23,7 @@ from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
 from tests.chaos.stack import SERVICES, ChaosStack, chaos_stack
-from tests.support.invariants import watch_plans
+from tests.support.invariants import record_plan_history
 from tests.support.workers import ROOT
 
 # Two maintenance processes, so that the many fault points of sweeps are triggered in parallel.
@@ -51,7 +51,7 @@ def strike(
     marks.mkdir()
     armed = ",".join(f"{point}={mode}@{marks / point}" for point in points)
     with chaos_stack(logs, services=DEPLOYMENT, audit_interval=1, cycle_check_interval=1) as stack:
-        watch_plans(stack.deployment.owner)
+        record_plan_history(stack.deployment.owner)
         stack.faults = dict.fromkeys(stack.services, armed)
         stack.start()
         stack.start_restarter()

@@ -6,7 +6,7 @@ from typing import Final
 
 TESTS: Final = "tests/integration"
 SQL: Final = "app/overnight_server/store/sql"
-USAGE: Final = "app/overnight_server/store/migrations/versions/schema/09_usage.sql"
+HOURS: Final = "app/overnight_server/store/migrations/versions/schema/09_hours_and_costs.sql"
 
 Edit = tuple[str, str, str]
 
@@ -64,7 +64,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the pool's lock in the gate",
-        (f"{SQL}/claim.sql", "AND NOT paused FOR UPDATE;", "AND NOT paused;"),
+        (
+            f"{SQL}/claim.sql",
+            "pg_advisory_xact_lock(hashtext('overnight.pool'), hashtext(:pool));",
+            "hashtext(:pool);",
+        ),
         {
             f"{TESTS}/test_gate_races.py::test_a_running_pass_skips_no_lane_for_what_old_workers"
             "_could_do": "assert [] ==",
@@ -83,7 +87,7 @@ MUTANTS: Final = (
     ),
     Mutant(
         "the state a start expects",
-        (f"{SQL}/run.sql", "       AND t.state = ANY (CAST(:sources AS text[]))\n", ""),
+        (f"{SQL}/run.sql", "           AND state = ANY (CAST(:sources AS text[]))\n", ""),
         {f"{TESTS}/test_start.py::test_the_same_message_twice_starts_once": "assert Run("},
         chaos=["begun twice"],
     ),
@@ -129,7 +133,7 @@ MUTANTS: Final = (
     Mutant(
         "the ledger's key",
         (
-            USAGE,
+            HOURS,
             "CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind)",
             "CONSTRAINT usage_ledger_once UNIQUE (id)",
         ),

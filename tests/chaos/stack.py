@@ -296,12 +296,12 @@ class ChaosStack:
         return place.read_text(errors="replace") if place.exists() else ""
 
     def _run_processes(self) -> dict[int, str]:
-        found = {}
+        processes = {}
         for process in psutil.process_iter():
             with suppress(psutil.Error):
                 if self._belongs_to_run(process):
-                    found[process.pid] = f"{process.pid} {' '.join(process.cmdline())[:80]}"
-        return found
+                    processes[process.pid] = f"{process.pid} {' '.join(process.cmdline())[:80]}"
+        return processes
 
     def _belongs_to_run(self, process: psutil.Process) -> bool:
         try:

@@ -11,7 +11,7 @@ from tests.support.deployment import Deployment
 
 
 @pytest.fixture
-def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def empty_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty working directory, and an environment without settings."""
     monkeypatch.chdir(tmp_path)
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
@@ -19,20 +19,22 @@ def empty_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def operators_place(empty_place: None, database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def database_environment(
+    empty_environment: None, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An environment that names the test's database and no API."""
     monkeypatch.setenv("OVERNIGHT_DATABASE_URL", database_url)
 
 
 @pytest.fixture
 def admin_api_settings() -> dict[str, str]:
-    """Settings of the API that `admins_place` serves; modules may override this fixture."""
+    """Settings of the API that `admin_cli` serves; modules may override this fixture."""
     return {}
 
 
 @pytest.fixture
-def admins_place(
-    operators_place: None,
+def admin_cli(
+    database_environment: None,
     deployment: Deployment,
     database_url: str,
     admin_api_settings: dict[str, str],

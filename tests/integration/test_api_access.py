@@ -80,11 +80,11 @@ def test_a_key_is_accepted_in_either_header(api_user: ApiUser, form: str) -> Non
 
 
 def test_a_revoked_key_is_refused_at_once(api_user: ApiUser) -> None:
-    assert api_user.ask("GET", TASKS).status_code == 200
+    assert api_user.request("GET", TASKS).status_code == 200
 
     assert revoke(api_user.deployment.app, key_id_of(api_user.key))
 
-    assert api_user.ask("GET", TASKS).status_code == 401
+    assert api_user.request("GET", TASKS).status_code == 401
     assert not revoke(api_user.deployment.app, key_id_of(api_user.key))
 
 
@@ -109,20 +109,20 @@ def test_a_key_that_may_only_read_can_change_nothing(api_user: ApiUser) -> None:
         issue(api_user.deployment.app, api_user.user, name="reader", scopes=("tasks:read",)),
     )
 
-    refused = [reader.create(), reader.ask("DELETE", f"{TASKS}/{task['id']}")]
+    refused = [reader.create(), reader.request("DELETE", f"{TASKS}/{task['id']}")]
 
-    assert reader.ask("GET", f"{TASKS}/{task['id']}").json() == task
+    assert reader.request("GET", f"{TASKS}/{task['id']}").json() == task
     assert [(answer.status_code, answer.json()["code"]) for answer in refused] == [
         (403, "FORBIDDEN")
     ] * 2
-    assert api_user.ask("GET", TASKS).json() == [task]
+    assert api_user.request("GET", TASKS).json() == [task]
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
 def test_foreign_unknown_and_malformed_ids_get_the_same_response(
     api_user: ApiUser, method: str
 ) -> None:
-    foreign = api_user.guest().created()["id"]
+    foreign = api_user.new_user().created()["id"]
     ids = [
         foreign,
         show_task(new_task_id()),
@@ -136,7 +136,7 @@ def test_foreign_unknown_and_malformed_ids_get_the_same_response(
         "%F0%9F%8C%99",
     ]
 
-    answers = [api_user.ask(method, f"{TASKS}/{each}") for each in ids]
+    answers = [api_user.request(method, f"{TASKS}/{each}") for each in ids]
 
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.content for answer in answers}) == 1
@@ -150,27 +150,27 @@ def test_foreign_unknown_and_malformed_ids_get_the_same_response(
 
 def test_another_users_cursor_reveals_nothing(api_user: ApiUser) -> None:
     mine = api_user.created()["id"]
-    foreign = api_user.guest().created()["id"]
+    foreign = api_user.new_user().created()["id"]
 
-    listed = api_user.ask("GET", f"{TASKS}?before={foreign}").json()
+    listed = api_user.request("GET", f"{TASKS}?before={foreign}").json()
 
     assert [task["id"] for task in listed] == [mine]
 
 
 def test_a_user_neither_sees_nor_counts_tasks_of_others(api_user: ApiUser) -> None:
-    other_user = api_user.guest()
+    other_user = api_user.new_user()
     other_user.created()
 
-    assert api_user.ask("GET", TASKS).json() == []
-    assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 0
+    assert api_user.request("GET", TASKS).json() == []
+    assert api_user.request("GET", f"{TASKS}/queue-status").json()["pending"] == 0
 
 
 def test_every_response_has_security_headers_and_a_media_type(api_user: ApiUser) -> None:
     answers = [
         api_user.create(),
-        api_user.ask("GET", TASKS),
-        api_user.ask("GET", f"{TASKS}/nonsense"),
-        api_user.ask("GET", "/nowhere"),
+        api_user.request("GET", TASKS),
+        api_user.request("GET", f"{TASKS}/nonsense"),
+        api_user.request("GET", "/nowhere"),
         api_user.http.get(TASKS),
         api_user.http.get("/health"),
     ]
@@ -192,7 +192,7 @@ def test_every_response_has_security_headers_and_a_media_type(api_user: ApiUser)
 def test_an_unknown_path_gets_a_problem_response(
     api_user: ApiUser, method: str, path: str, status: int, code: str
 ) -> None:
-    answer = api_user.ask(method, path)
+    answer = api_user.request(method, path)
 
     assert (answer.status_code, answer.json()["code"]) == (status, code)
     assert answer.headers["content-type"] == "application/problem+json"

@@ -21,19 +21,19 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 @pytest.fixture
 def admin(api_user: ApiUser) -> ApiUser:
-    return api_user.guest(is_admin=True)
+    return api_user.new_user(is_admin=True)
 
 
 def test_a_user_is_created_listed_and_read(admin: ApiUser) -> None:
-    made = admin.ask("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
+    made = admin.request("POST", f"{ADMIN}/users", json={"name": "ada", "plan": "pro"})
 
     assert made.status_code == 201, made.text
     user = made.json()
     assert (user["name"], user["plan"], user["max_concurrent_agents"]) == ("ada", "pro", 3)
-    assert admin.ask("GET", made.headers["location"]).json() == user
-    assert admin.ask("GET", f"{ADMIN}/users/ada").json() == user
-    first = admin.ask("GET", f"{ADMIN}/users", params={"limit": 1})
-    rest = admin.ask("GET", first.headers["link"][1:].split(">")[0])
+    assert admin.request("GET", made.headers["location"]).json() == user
+    assert admin.request("GET", f"{ADMIN}/users/ada").json() == user
+    first = admin.request("GET", f"{ADMIN}/users", params={"limit": 1})
+    rest = admin.request("GET", first.headers["link"][1:].split(">")[0])
     assert [item["name"] for item in first.json()] == ["ada"]
     assert rest.json()[0]["name"] > "ada"
 
@@ -41,14 +41,14 @@ def test_a_user_is_created_listed_and_read(admin: ApiUser) -> None:
 def test_users_with_any_legal_name_are_listed_page_by_page(admin: ApiUser) -> None:
     names = {"Ωmega", "日本" * 50, "a+b@c.d", "ünïçödé"}
     for name in names:
-        made = admin.ask("POST", f"{ADMIN}/users", json={"name": name})
+        made = admin.request("POST", f"{ADMIN}/users", json={"name": name})
         assert made.status_code == 201, made.text
-    everybody = [entry["name"] for entry in admin.ask("GET", f"{ADMIN}/users").json()]
+    everybody = [entry["name"] for entry in admin.request("GET", f"{ADMIN}/users").json()]
 
     seen = []
     page: dict[str, Any] = {"limit": 1}
     for _ in everybody:
-        answer = admin.ask("GET", f"{ADMIN}/users", params=page)
+        answer = admin.request("GET", f"{ADMIN}/users", params=page)
         assert answer.status_code == 200, answer.text
         seen += [item["name"] for item in answer.json()]
         page["before"] = answer.headers.get("X-Next-Cursor")
@@ -56,13 +56,13 @@ def test_users_with_any_legal_name_are_listed_page_by_page(admin: ApiUser) -> No
     assert names < set(everybody)
     assert seen == everybody
     assert page["before"] is None
-    assert admin.ask("GET", f"{ADMIN}/users", params={"before": "%00"}).status_code == 400
+    assert admin.request("GET", f"{ADMIN}/users", params={"before": "%00"}).status_code == 400
 
 
 def test_two_users_never_share_a_name(admin: ApiUser) -> None:
-    admin.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
+    admin.request("POST", f"{ADMIN}/users", json={"name": "ada"})
 
-    again = admin.ask("POST", f"{ADMIN}/users", json={"name": "ada"})
+    again = admin.request("POST", f"{ADMIN}/users", json={"name": "ada"})
 
     assert (again.status_code, again.json()["errors"][0]["field"]) == (400, "name")
 
@@ -78,7 +78,7 @@ def test_a_user_is_changed_in_one_request(admin: ApiUser, api_user: ApiUser) -> 
         "window": {"zone": "Europe/Berlin", "opens": "22:00", "closes": "06:00"},
     }
 
-    answer = admin.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json=changes)
+    answer = admin.request("PATCH", f"{ADMIN}/users/{api_user.user}", json=changes)
 
     user = answer.json()
     assert answer.status_code == 200, answer.text
@@ -88,9 +88,9 @@ def test_a_user_is_changed_in_one_request(admin: ApiUser, api_user: ApiUser) -> 
     row = api_user.deployment.one("SELECT * FROM users WHERE id = :id", id=api_user.user)
     assert (row["max_pending"], row["on_exhausted"]) == (5, "hold")
     assert float(row["night_budget_usd"]) == 12.5
-    taken_back = admin.ask("PATCH", f"{ADMIN}/users/{api_user.user}", json={"window": None})
+    taken_back = admin.request("PATCH", f"{ADMIN}/users/{api_user.user}", json={"window": None})
     assert taken_back.json()["window"] is None
-    acts = admin.ask("GET", f"{ADMIN}/audit", params={"user": str(api_user.user)}).json()
+    acts = admin.request("GET", f"{ADMIN}/audit", params={"user": str(api_user.user)}).json()
     assert {act["actor"] for act in acts} >= {f"user:{admin.user}"}
 
 
@@ -106,27 +106,27 @@ def test_a_user_is_changed_in_one_request(admin: ApiUser, api_user: ApiUser) -> 
 def test_a_wrong_change_changes_nothing(
     admin: ApiUser, api_user: ApiUser, changes: dict[str, Any]
 ) -> None:
-    before = admin.ask("GET", f"{ADMIN}/users/{api_user.user}").json()
+    before = admin.request("GET", f"{ADMIN}/users/{api_user.user}").json()
 
-    answer = admin.ask(
+    answer = admin.request(
         "PATCH", f"{ADMIN}/users/{api_user.user}", json={"max_pending": 1, **changes}
     )
 
     assert answer.status_code in {400, 422}
-    assert admin.ask("GET", f"{ADMIN}/users/{api_user.user}").json() == before
+    assert admin.request("GET", f"{ADMIN}/users/{api_user.user}").json() == before
 
 
 def test_workers_are_listed_drained_and_undrained(admin: ApiUser) -> None:
     admin.deployment.agent(slots=3)
 
-    [worker] = admin.ask("GET", f"{ADMIN}/workers").json()
-    drained = admin.ask("POST", f"{ADMIN}/workers/{AGENT}/drain")
+    [worker] = admin.request("GET", f"{ADMIN}/workers").json()
+    drained = admin.request("POST", f"{ADMIN}/workers/{AGENT}/drain")
 
     assert (worker["id"], worker["slots"], worker["busy"]) == (AGENT, 3, 0)
     assert drained.json() == {"worker_id": AGENT, "draining": True}
-    assert admin.ask("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
-    assert admin.ask("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
-    unknown = admin.ask("POST", f"{ADMIN}/workers/nobody/drain")
+    assert admin.request("GET", f"{ADMIN}/workers").json()[0]["status"] == "draining"
+    assert admin.request("POST", f"{ADMIN}/workers/{AGENT}/undrain").json()["draining"] is False
+    unknown = admin.request("POST", f"{ADMIN}/workers/nobody/drain")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "WORKER_NOT_FOUND")
 
 
@@ -137,17 +137,17 @@ def test_pools_are_listed_with_the_capabilities_of_all_their_workers(
     deployment.agent(slots=3, agent_id="one", capabilities=("gpu", "web"))
     deployment.agent(slots=2, agent_id="two", capabilities=("gpu",))
     deployment.agent(slots=4, agent_id="three", pool="night")
-    admin.ask("POST", f"{ADMIN}/workers/two/drain")
-    admin.ask("POST", f"{ADMIN}/pause", json={"pool": "night"})
+    admin.request("POST", f"{ADMIN}/workers/two/drain")
+    admin.request("POST", f"{ADMIN}/pause", json={"pool": "night"})
     deployment.running(api_user.user)
 
-    day, night = admin.ask("GET", f"{ADMIN}/pools").json()
+    day, night = admin.request("GET", f"{ADMIN}/pools").json()
 
     assert (day["name"], day["kind"], day["serves"]) == ("default", "celery", None)
     assert (day["workers"], day["slots"], day["busy"], day["draining"]) == (2, 3, 1, 1)
     assert day["capabilities"] == ["gpu"]
     assert (night["name"], night["slots"], night["busy"], night["paused"]) == ("night", 4, 0, True)
-    assert api_user.ask("GET", f"{ADMIN}/pools").status_code == 404
+    assert api_user.request("GET", f"{ADMIN}/pools").status_code == 404
     with admin.client() as client:
         assert [pool.name for pool in client.admin.pools()] == ["default", "night"]
 
@@ -155,10 +155,10 @@ def test_pools_are_listed_with_the_capabilities_of_all_their_workers(
 def test_the_pool_of_a_pull_agent_names_the_user_it_serves(
     admin: ApiUser, api_user: ApiUser
 ) -> None:
-    made = api_user.ask("POST", "/api/v1/agents", json={"name": "laptop"})
+    made = api_user.request("POST", "/api/v1/agents", json={"name": "laptop"})
     assert made.status_code == 201, made.text
 
-    [pool] = admin.ask("GET", f"{ADMIN}/pools").json()
+    [pool] = admin.request("GET", f"{ADMIN}/pools").json()
 
     [user] = api_user.deployment.rows("SELECT name FROM users WHERE id = :id", id=api_user.user)
     assert (pool["kind"], pool["serves"], pool["workers"]) == ("pull", user["name"], 1)
@@ -170,31 +170,33 @@ def test_an_admin_releases_the_locks_of_a_task(admin: ApiUser, api_user: ApiUser
     run = deployment.running(api_user.user, locks=("repo:site",))
     task_id = show_task(run.claim.task_id)
 
-    [lock] = admin.ask("GET", f"{ADMIN}/locks").json()
-    answer = admin.ask("POST", f"{ADMIN}/locks/{task_id}/release")
+    [lock] = admin.request("GET", f"{ADMIN}/locks").json()
+    answer = admin.request("POST", f"{ADMIN}/locks/{task_id}/release")
 
     assert (lock["key"], lock["task_id"]) == ("repo:site", task_id)
     assert answer.json() == {"task_id": task_id, "released": ["repo:site"]}
     assert not deployment.settle(run, Returned("too late"))
-    assert api_user.ask("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
-    again = admin.ask("POST", f"{ADMIN}/locks/{task_id}/release")
+    assert api_user.request("GET", f"{TASKS}/{task_id}").json()["state"] == "ready"
+    again = admin.request("POST", f"{ADMIN}/locks/{task_id}/release")
     assert (again.status_code, again.json()["code"]) == (409, "LOCK_NOT_HELD")
 
 
 def test_an_admin_pauses_a_user_and_everything(admin: ApiUser, api_user: ApiUser) -> None:
-    one = admin.ask("POST", f"{ADMIN}/pause", json={"user": str(api_user.user), "note": "bills"})
-    everything = admin.ask("POST", f"{ADMIN}/pause", json={})
+    one = admin.request(
+        "POST", f"{ADMIN}/pause", json={"user": str(api_user.user), "note": "bills"}
+    )
+    everything = admin.request("POST", f"{ADMIN}/pause", json={})
 
     assert one.json() == everything.json() == {"paused": True, "changed": True}
-    assert [pause["scope"] for pause in api_user.ask("GET", "/api/v1/pauses").json()] == [
+    assert [pause["scope"] for pause in api_user.request("GET", "/api/v1/pauses").json()] == [
         "user",
         "all",
     ]
-    assert len(admin.ask("GET", f"{ADMIN}/pauses").json()) == 2
-    admin.ask("POST", f"{ADMIN}/resume", json={})
-    admin.ask("POST", f"{ADMIN}/resume", json={"user": str(api_user.user)})
-    assert api_user.ask("GET", "/api/v1/pauses").json() == []
-    unknown = admin.ask("POST", f"{ADMIN}/pause", json={"pool": "nowhere"})
+    assert len(admin.request("GET", f"{ADMIN}/pauses").json()) == 2
+    admin.request("POST", f"{ADMIN}/resume", json={})
+    admin.request("POST", f"{ADMIN}/resume", json={"user": str(api_user.user)})
+    assert api_user.request("GET", "/api/v1/pauses").json() == []
+    unknown = admin.request("POST", f"{ADMIN}/pause", json={"pool": "nowhere"})
     assert (unknown.status_code, unknown.json()["code"]) == (404, "POOL_NOT_FOUND")
 
 
@@ -202,7 +204,7 @@ def test_the_fairness_report_lists_every_user(admin: ApiUser, api_user: ApiUser)
     api_user.deployment.agent()
     api_user.deployment.settle(api_user.deployment.running(api_user.user), Returned("done"))
 
-    shown = admin.ask("GET", f"{ADMIN}/fairness", params={"hours": 2}).json()
+    shown = admin.request("GET", f"{ADMIN}/fairness", params={"hours": 2}).json()
 
     assert shown["starts"] == 1
     assert len(shown["users"]) == 1
@@ -219,28 +221,28 @@ def test_a_disabled_user_is_refused_and_running_tasks_finish(
     later = api_user.created(type="echo")
     assert run is not None
 
-    shut = admin.ask("POST", f"{ADMIN}/users/{api_user.user}/disable")
+    shut = admin.request("POST", f"{ADMIN}/users/{api_user.user}/disable")
 
     assert shut.status_code == 200, shut.text
     assert shut.json()["disabled_at"] is not None
-    refused = api_user.ask("GET", TASKS)
+    refused = api_user.request("GET", TASKS)
     assert (refused.status_code, refused.json()["code"]) == (401, "UNAUTHENTICATED")
     assert api_user.deployment.settle(run, Returned("done"))
     assert api_user.deployment.state(api_user.row_id(waiting["id"])) == "completed"
     assert not api_user.deployment.claim().claims
 
-    back = admin.ask("POST", f"{ADMIN}/users/{api_user.user}/enable")
+    back = admin.request("POST", f"{ADMIN}/users/{api_user.user}/enable")
 
     assert back.json()["disabled_at"] is None
-    assert api_user.ask("GET", TASKS).status_code == 200
+    assert api_user.request("GET", TASKS).status_code == 200
     [again] = api_user.deployment.claim().claims
     assert show_task(again.claim.task_id) == later["id"]
 
 
 def test_an_admin_cannot_disable_themselves(admin: ApiUser, api_user: ApiUser) -> None:
-    assert admin.ask("POST", f"{ADMIN}/users/{admin.user}/disable").status_code == 400
-    assert api_user.ask("POST", f"{ADMIN}/users/{admin.user}/disable").status_code == 404
-    assert admin.ask("GET", TASKS).status_code == 200
+    assert admin.request("POST", f"{ADMIN}/users/{admin.user}/disable").status_code == 400
+    assert api_user.request("POST", f"{ADMIN}/users/{admin.user}/disable").status_code == 404
+    assert admin.request("GET", TASKS).status_code == 200
 
 
 def test_a_change_of_plan_does_not_enable_a_disabled_user(

@@ -123,7 +123,7 @@ def test_every_bad_body_is_refused_with_the_name_of_its_field(
     cases = UNREADABLE + [(body, 422, field) for body, field in BAD_FIELDS]
     with serve_api(deployment, database_url) as api_user:
         for body, status, field in cases:
-            answer = api_user.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
+            answer = api_user.request("POST", TASKS, content=body, headers={"Content-Type": JSON})
             problem = answer.json()
             fields = [error["field"] for error in problem["errors"]]
             if (
@@ -167,7 +167,7 @@ def test_a_body_that_is_not_declared_as_json_is_refused(
 ) -> None:
     with serve_api(deployment, database_url) as api_user:
         answers = [
-            api_user.ask("POST", TASKS, content=titled(), headers={"Content-Type": kind})
+            api_user.request("POST", TASKS, content=titled(), headers={"Content-Type": kind})
             for kind in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data")
         ]
 
@@ -181,8 +181,8 @@ def test_a_body_above_a_megabyte_is_refused_declared_or_not(
     body = titled(description="x" * 1024 * 1024).encode()
 
     with serve_api(deployment, database_url) as api_user:
-        declared = api_user.ask("POST", TASKS, content=body, headers={"Content-Type": JSON})
-        streamed = api_user.ask(
+        declared = api_user.request("POST", TASKS, content=body, headers={"Content-Type": JSON})
+        streamed = api_user.request(
             "POST",
             TASKS,
             content=iter([body[:600_000], body[600_000:]]),
@@ -207,7 +207,7 @@ def test_values_at_the_limits_are_returned_unchanged(
     }
     with serve_api(deployment, database_url) as api_user:
         task = api_user.created(title="' OR 1=1; --", payload=payload)
-        again = api_user.ask("GET", f"{TASKS}/{task['id']}").json()
+        again = api_user.request("GET", f"{TASKS}/{task['id']}").json()
 
     assert again["payload"] == payload
     assert again["title"] == "' OR 1=1; --"

@@ -25,10 +25,10 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
         yield api_user
 
 
-def ask(
+def start_bulk(
     api_user: ApiUser, action: str, headers: dict[str, str] | None = None, **body: Any
 ) -> Response:
-    return api_user.ask(
+    return api_user.request(
         "POST", f"{TASKS}/bulk", json={"action": action, **body}, headers=headers or {}
     )
 
@@ -41,9 +41,9 @@ def dead(api_user: ApiUser) -> str:
 
 def test_a_preview_changes_nothing(api_user: ApiUser) -> None:
     ids = [api_user.created(tags=["night"])["id"] for _ in range(7)]
-    api_user.ask("DELETE", f"{TASKS}/{ids[0]}")
+    api_user.request("DELETE", f"{TASKS}/{ids[0]}")
 
-    answer = ask(api_user, "cancel", filter={"tag": "night"}, preview=True)
+    answer = start_bulk(api_user, "cancel", filter={"tag": "night"}, preview=True)
 
     assert answer.status_code == 200
     assert answer.json() == {
@@ -53,13 +53,13 @@ def test_a_preview_changes_nothing(api_user: ApiUser) -> None:
         "sample": ids[:1:-1],
     }
     assert "location" not in answer.headers
-    assert api_user.ask("GET", BULK).json() == []
+    assert api_user.request("GET", BULK).json() == []
 
 
 def test_a_bulk_operation_is_started_read_and_listed(api_user: ApiUser) -> None:
     failed = [dead(api_user) for _ in range(2)]
 
-    answer = ask(api_user, "retry", filter={"status": "failed"})
+    answer = start_bulk(api_user, "retry", filter={"status": "failed"})
 
     begun = answer.json()
     assert answer.status_code == 202
@@ -67,24 +67,24 @@ def test_a_bulk_operation_is_started_read_and_listed(api_user: ApiUser) -> None:
     assert (begun["state"], begun["total"], begun["done"]) == ("running", 2, 0)
     assert begun["filter"] == {"status": "failed"}
     run_bulks(api_user.deployment.dispatcher)
-    ended = api_user.ask("GET", answer.headers["location"]).json()
+    ended = api_user.request("GET", answer.headers["location"]).json()
     assert (ended["state"], ended["done"], ended["changed"]) == ("completed", 2, 2)
     assert ended["refused"] == {}
     assert ended["finished_at"] is not None
-    states = [api_user.ask("GET", f"{TASKS}/{task}").json()["state"] for task in failed]
+    states = [api_user.request("GET", f"{TASKS}/{task}").json()["state"] for task in failed]
     assert states == ["ready", "ready"]
-    other = ask(api_user, "reprioritise", filter={"type": "echo"}, priority=1).json()
-    first = api_user.ask("GET", BULK, params={"limit": 1})
-    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
+    other = start_bulk(api_user, "reprioritise", filter={"type": "echo"}, priority=1).json()
+    first = api_user.request("GET", BULK, params={"limit": 1})
+    rest = api_user.request("GET", first.headers["link"][1:].split(">")[0])
     assert [item["id"] for item in first.json() + rest.json()] == [other["id"], begun["id"]]
     assert other["priority_score"] == 5
 
 
 def test_a_bulk_operation_is_cancelled_once(api_user: ApiUser) -> None:
-    begun = ask(api_user, "cancel", filter={"tag": "a"}).json()
+    begun = start_bulk(api_user, "cancel", filter={"tag": "a"}).json()
 
-    stopped = api_user.ask("POST", f"{BULK}/{begun['id']}/cancel")
-    again = api_user.ask("POST", f"{BULK}/{begun['id']}/cancel")
+    stopped = api_user.request("POST", f"{BULK}/{begun['id']}/cancel")
+    again = api_user.request("POST", f"{BULK}/{begun['id']}/cancel")
 
     assert (stopped.status_code, stopped.json()["state"]) == (200, "cancelled")
     assert (again.status_code, again.json()["code"]) == (409, "BULK_ALREADY_FINISHED")
@@ -93,7 +93,7 @@ def test_a_bulk_operation_is_cancelled_once(api_user: ApiUser) -> None:
 def test_a_repeated_request_starts_one_operation(api_user: ApiUser) -> None:
     key = {"Idempotency-Key": "tonight"}
 
-    first, again = (ask(api_user, "cancel", key, filter={"tag": "a"}) for _ in range(2))
+    first, again = (start_bulk(api_user, "cancel", key, filter={"tag": "a"}) for _ in range(2))
 
     assert (first.status_code, again.status_code) == (202, 200)
     assert first.json()["id"] == again.json()["id"]
@@ -119,7 +119,7 @@ def test_a_repeated_request_starts_one_operation(api_user: ApiUser) -> None:
 def test_a_contradictory_request_is_refused_with_its_field(
     api_user: ApiUser, body: dict[str, Any], status: int, field: str
 ) -> None:
-    answer = api_user.ask("POST", f"{TASKS}/bulk", json=body)
+    answer = api_user.request("POST", f"{TASKS}/bulk", json=body)
 
     assert answer.status_code == status, answer.text
     assert [error["field"] for error in answer.json()["errors"]] == [field]

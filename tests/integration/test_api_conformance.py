@@ -5,7 +5,7 @@ import pytest
 from tests.support.conformance import ConformanceReport, conform
 from tests.support.deployment import Deployment
 from tests.support.live_api import serve
-from tests.support.seeded_data import furnish
+from tests.support.seeded_data import seed
 
 SHOWN = 10
 
@@ -19,7 +19,7 @@ def test_every_response_matches_the_openapi_document(
     deployment: Deployment, database_url: str
 ) -> None:
     with serve(deployment, database_url) as served:
-        seeded_data = furnish(served, is_admin=True)
+        seeded_data = seed(served, is_admin=True)
         report = conform(served, seeded_data, phases=("examples", "fuzzing"), examples=2)
 
     assert not report.faults, _describe(report)
@@ -40,7 +40,7 @@ def test_many_more_responses_match_the_openapi_document(
 ) -> None:
     phases = ("examples", "coverage", "fuzzing", "stateful")
     with serve(deployment, database_url) as served:
-        seeded_data = furnish(served, is_admin=is_admin)
+        seeded_data = seed(served, is_admin=is_admin)
         report = conform(served, seeded_data, phases=phases, examples=30)
 
     assert not report.faults, _describe(report)

@@ -30,14 +30,14 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 @pytest.fixture
-def shell(api_user: ApiUser, operators_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def shell(api_user: ApiUser, database_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API."""
     api_user.take_commands(monkeypatch)
 
 
 def made(api_user: ApiUser) -> dict[str, str]:
     """Queue the chain; return the graph's id and the tasks' by name."""
-    answer = api_user.ask("POST", DAGS, json={"title": "a chain", "tasks": CHAIN}).json()
+    answer = api_user.request("POST", DAGS, json={"title": "a chain", "tasks": CHAIN}).json()
     return {"dag": answer["id"], **answer["tasks"]}
 
 
@@ -47,7 +47,7 @@ def end(api_user: ApiUser, task: str, *, well: bool) -> None:
 
 
 def states(api_user: ApiUser, dag: str) -> dict[str, str]:
-    shown: dict[str, Any] = api_user.ask("GET", f"{DAGS}/{dag}").json()
+    shown: dict[str, Any] = api_user.request("GET", f"{DAGS}/{dag}").json()
     return {task["name"]: task["state"] for task in shown["tasks"]}
 
 
@@ -62,7 +62,7 @@ def test_a_graph_is_cancelled_whole(api_user: ApiUser) -> None:
     names = made(api_user)
     [_] = begin(api_user.deployment, api_user.row_id(names["first"]))
 
-    answer = api_user.ask("DELETE", f"{DAGS}/{names['dag']}")
+    answer = api_user.request("DELETE", f"{DAGS}/{names['dag']}")
 
     assert answer.status_code == 200
     assert answer.json() == {"cancelled": 3, "stopping": 1, "status": "running"}
@@ -71,9 +71,9 @@ def test_a_graph_is_cancelled_whole(api_user: ApiUser) -> None:
 
 def test_a_graph_that_has_ended_cannot_be_cancelled(api_user: ApiUser) -> None:
     names = made(api_user)
-    assert api_user.ask("DELETE", f"{DAGS}/{names['dag']}").json()["status"] == "cancelled"
+    assert api_user.request("DELETE", f"{DAGS}/{names['dag']}").json()["status"] == "cancelled"
 
-    again = api_user.ask("DELETE", f"{DAGS}/{names['dag']}")
+    again = api_user.request("DELETE", f"{DAGS}/{names['dag']}")
 
     assert (again.status_code, again.json()["code"]) == (409, "DAG_ALREADY_FINISHED")
 
@@ -87,29 +87,29 @@ def test_a_failed_task_is_retried_with_its_cancelled_dependents(api_user: ApiUse
         "tidy": "ready",
     }
 
-    answer = api_user.ask("POST", f"{TASKS}/{names['second']}/retry")
+    answer = api_user.request("POST", f"{TASKS}/{names['second']}/retry")
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["dag_id"] == names["dag"]
     assert set(answer.json()["tasks"]) >= {names["second"], names["third"]}
     assert states(api_user, names["dag"])["second"] == "ready"
-    again = api_user.ask("POST", f"{TASKS}/{names['second']}/retry")
+    again = api_user.request("POST", f"{TASKS}/{names['second']}/retry")
     assert (again.status_code, again.json()["code"]) == (409, "NOT_RETRYABLE")
 
 
 def test_a_cancelled_graph_is_retried_whole(api_user: ApiUser) -> None:
     names = made(api_user)
-    api_user.ask("DELETE", f"{DAGS}/{names['dag']}")
+    api_user.request("DELETE", f"{DAGS}/{names['dag']}")
 
-    answer = api_user.ask("POST", f"{DAGS}/{names['dag']}/retry")
+    answer = api_user.request("POST", f"{DAGS}/{names['dag']}/retry")
 
     assert answer.status_code == 200, answer.text
     assert answer.json()["dag_id"] == names["dag"]
     assert {names["dag"], *answer.json()["tasks"]} == set(names.values())
     assert states(api_user, names["dag"])["first"] == "ready"
-    again = api_user.ask("POST", f"{DAGS}/{names['dag']}/retry")
+    again = api_user.request("POST", f"{DAGS}/{names['dag']}/retry")
     assert (again.status_code, again.json()["code"]) == (409, "NOT_RETRYABLE")
-    unknown = api_user.ask("POST", f"{DAGS}/{show_dag(new_dag_id())}/retry")
+    unknown = api_user.request("POST", f"{DAGS}/{show_dag(new_dag_id())}/retry")
     assert (unknown.status_code, unknown.json()["code"]) == (404, "DAG_NOT_FOUND")
 
 
@@ -117,7 +117,9 @@ def test_a_fork_runs_a_part_again_and_leaves_the_old_graph_unchanged(api_user: A
     names = failed(api_user)
     before = states(api_user, names["dag"])
 
-    answer = api_user.ask("POST", f"{TASKS}/{names['second']}/fork", json={"title": "once more"})
+    answer = api_user.request(
+        "POST", f"{TASKS}/{names['second']}/fork", json={"title": "once more"}
+    )
 
     fork = answer.json()
     assert answer.status_code == 201, answer.text
@@ -125,7 +127,7 @@ def test_a_fork_runs_a_part_again_and_leaves_the_old_graph_unchanged(api_user: A
     assert fork["forked_from"] == names["dag"]
     assert list(fork["tasks"]) == ["first", "second", "third", "tidy"]
     assert set(fork["tasks"].values()).isdisjoint(names.values())
-    shown = api_user.ask("GET", f"{DAGS}/{fork['id']}").json()
+    shown = api_user.request("GET", f"{DAGS}/{fork['id']}").json()
     assert (shown["title"], shown["forked_from"]) == ("once more", names["dag"])
     assert states(api_user, fork["id"])["first"] == "completed"
     assert states(api_user, fork["id"])["second"] == "ready"
@@ -136,26 +138,28 @@ def test_the_same_key_forks_once(api_user: ApiUser) -> None:
     names = failed(api_user)
     path = f"{TASKS}/{names['second']}/fork"
 
-    first = api_user.ask("POST", path, headers={"Idempotency-Key": "once"})
-    again = api_user.ask("POST", path, json={"idempotency_key": "once"})
+    first = api_user.request("POST", path, headers={"Idempotency-Key": "once"})
+    again = api_user.request("POST", path, json={"idempotency_key": "once"})
 
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json() == again.json()
-    assert len(api_user.ask("GET", DAGS).json()) == 2
+    assert len(api_user.request("GET", DAGS).json()) == 2
 
 
 def test_a_fork_is_bounded_like_a_submit(api_user: ApiUser) -> None:
     names = failed(api_user)
     api_user.deployment.run("UPDATE users SET max_tasks_per_dag = 2")
 
-    answer = api_user.ask("POST", f"{TASKS}/{names['second']}/fork")
+    answer = api_user.request("POST", f"{TASKS}/{names['second']}/fork")
 
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["legal"] == "at most 2"
 
 
 def test_a_wrong_field_of_a_fork_is_named(api_user: ApiUser) -> None:
-    answer = api_user.ask("POST", f"{TASKS}/{show_task(new_task_id())}/fork", json={"titel": "x"})
+    answer = api_user.request(
+        "POST", f"{TASKS}/{show_task(new_task_id())}/fork", json={"titel": "x"}
+    )
 
     assert answer.status_code == 422
     [wrong] = answer.json()["errors"]
@@ -163,7 +167,7 @@ def test_a_wrong_field_of_a_fork_is_named(api_user: ApiUser) -> None:
 
 
 def test_another_users_tasks_and_graphs_are_not_found(api_user: ApiUser) -> None:
-    theirs = failed(api_user.guest())
+    theirs = failed(api_user.new_user())
     before = states_of_all(api_user)
 
     for method, path, unknown in (
@@ -177,7 +181,7 @@ def test_another_users_tasks_and_graphs_are_not_found(api_user: ApiUser) -> None
             for verb in ("retry", "fork")
         ),
     ):
-        mine, none = api_user.ask(method, path), api_user.ask(method, unknown)
+        mine, none = api_user.request(method, path), api_user.request(method, unknown)
         assert (mine.status_code, mine.text) == (404, none.text)
 
     assert states_of_all(api_user) == before
@@ -188,12 +192,12 @@ def states_of_all(api_user: ApiUser) -> list[Any]:
 
 
 def test_a_key_that_may_only_read_changes_nothing(api_user: ApiUser) -> None:
-    reader = api_user.guest(scopes=("tasks:read",))
+    reader = api_user.new_user(scopes=("tasks:read",))
 
-    assert reader.ask("DELETE", f"{DAGS}/dag_x").status_code == 403
-    assert reader.ask("POST", f"{DAGS}/dag_x/retry").status_code == 403
-    assert reader.ask("POST", f"{TASKS}/task_x/retry").status_code == 403
-    assert reader.ask("POST", f"{TASKS}/task_x/fork").status_code == 403
+    assert reader.request("DELETE", f"{DAGS}/dag_x").status_code == 403
+    assert reader.request("POST", f"{DAGS}/dag_x/retry").status_code == 403
+    assert reader.request("POST", f"{TASKS}/task_x/retry").status_code == 403
+    assert reader.request("POST", f"{TASKS}/task_x/fork").status_code == 403
 
 
 def test_the_client_cancels_retries_and_forks(api_user: ApiUser) -> None:
@@ -221,7 +225,7 @@ def test_the_commands_cancel_retry_and_fork(api_user: ApiUser) -> None:
     forked = run("dag", "fork", names["second"][-8:], "--title", "again")
     stopped = run("dag", "cancel", forked.stdout.strip())
 
-    assert retried.stdout.strip() == names["dag"], retried.stderr
+    assert retried.stdout.strip() == names["second"], retried.stderr
     assert forked.stdout.startswith("dag_"), forked.stderr
     assert stopped.stdout.endswith(" is cancelled: 3 cancelled\n"), stopped.stderr
     assert "has already ended" in run("dag", "cancel", forked.stdout.strip()).stderr

@@ -31,7 +31,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def create(api_user: ApiUser, tasks: list[dict[str, Any]] = DIAMOND, **fields: Any) -> Response:
-    return api_user.ask("POST", DAGS, json={"title": "a page", "tasks": tasks, **fields})
+    return api_user.request("POST", DAGS, json={"title": "a page", "tasks": tasks, **fields})
 
 
 def created(
@@ -44,7 +44,7 @@ def created(
 
 
 def read(api_user: ApiUser, dag_id: str) -> dict[str, Any]:
-    shown: dict[str, Any] = api_user.ask("GET", f"{DAGS}/{dag_id}").json()
+    shown: dict[str, Any] = api_user.request("GET", f"{DAGS}/{dag_id}").json()
     return shown
 
 
@@ -115,7 +115,7 @@ def test_a_graph_is_read_whole(api_user: ApiUser) -> None:
 def test_a_graph_can_be_read_without_its_tasks(api_user: ApiUser) -> None:
     made = created(api_user)
 
-    dag = api_user.ask("GET", f"{DAGS}/{made['id']}", params={"tasks": "false"}).json()
+    dag = api_user.request("GET", f"{DAGS}/{made['id']}", params={"tasks": "false"}).json()
 
     assert dag["counts"]["total"] == 4
     assert dag["tasks"] == dag["edges"] == []
@@ -157,10 +157,10 @@ def test_a_repeated_key_returns_the_existing_graph(api_user: ApiUser) -> None:
     first = created(api_user, idempotency_key="tonight")
 
     again = create(api_user, [{"name": "other"}], idempotency_key="tonight")
-    by_header = api_user.ask(
+    by_header = api_user.request(
         "POST", DAGS, json={"title": "b", "tasks": DIAMOND}, headers={"Idempotency-Key": "tonight"}
     )
-    theirs = create(api_user.guest(), idempotency_key="tonight")
+    theirs = create(api_user.new_user(), idempotency_key="tonight")
 
     assert (again.status_code, again.json()) == (200, first)
     assert by_header.json() == first
@@ -184,7 +184,7 @@ def test_the_existing_graph_is_returned_with_its_task_names(api_user: ApiUser) -
 
 
 def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
-    answer = api_user.ask(
+    answer = api_user.request(
         "POST",
         DAGS,
         json={"title": "b", "tasks": DIAMOND, "idempotency_key": "one"},
@@ -302,7 +302,7 @@ def test_all_unknown_names_are_reported_at_once(api_user: ApiUser) -> None:
 def test_a_wrong_field_is_named_with_its_legal_values(
     api_user: ApiUser, body: dict[str, Any], field: str, legal: str
 ) -> None:
-    answer = api_user.ask("POST", DAGS, json=body)
+    answer = api_user.request("POST", DAGS, json=body)
 
     assert answer.status_code == 422, answer.text
     [wrong] = answer.json()["errors"]
@@ -312,7 +312,7 @@ def test_a_wrong_field_is_named_with_its_legal_values(
 
 
 def test_a_graph_counts_all_its_tasks_against_the_cap_on_waiting_ones(api_user: ApiUser) -> None:
-    other_user = api_user.guest(max_pending=3)
+    other_user = api_user.new_user(max_pending=3)
 
     answer = create(other_user)
 
@@ -326,7 +326,7 @@ def test_a_user_may_have_a_cap_on_graphs_of_their_own(
     deployment: Deployment, database_url: str, own: int | None, status: int
 ) -> None:
     with serve_api(deployment, database_url, OVERNIGHT_MAX_TASKS_PER_DAG="2") as api_user:
-        answer = create(api_user.guest(max_tasks_per_dag=own))
+        answer = create(api_user.new_user(max_tasks_per_dag=own))
 
         assert answer.status_code == status
         if status == 400:
@@ -352,22 +352,24 @@ def test_graphs_are_listed_newest_first_page_by_page(api_user: ApiUser) -> None:
     made = [created(api_user, title=f"graph {n}")["id"] for n in range(3)]
     api_user.created(title="a lone task")
 
-    first = api_user.ask("GET", DAGS, params={"limit": 2})
-    rest = api_user.ask("GET", DAGS, params={"limit": 2, "before": first.headers["X-Next-Cursor"]})
+    first = api_user.request("GET", DAGS, params={"limit": 2})
+    rest = api_user.request(
+        "GET", DAGS, params={"limit": 2, "before": first.headers["X-Next-Cursor"]}
+    )
 
     assert [dag["id"] for dag in first.json()] == made[:0:-1]
     assert [dag["id"] for dag in rest.json()] == made[:1]
     assert 'rel="next"' in first.headers["link"]
     assert "X-Next-Cursor" not in rest.headers
-    assert api_user.ask("GET", DAGS, params={"status": "completed"}).json() == []
-    assert len(api_user.ask("GET", DAGS, params={"status": "Running"}).json()) == 3
+    assert api_user.request("GET", DAGS, params={"status": "completed"}).json() == []
+    assert len(api_user.request("GET", DAGS, params={"status": "Running"}).json()) == 3
 
 
 @pytest.mark.parametrize(
     "query", [{"status": "odd"}, {"before": "x"}, {"limit": 0}, {"limit": 101}]
 )
 def test_a_list_refuses_an_unknown_status(api_user: ApiUser, query: dict[str, Any]) -> None:
-    answer = api_user.ask("GET", DAGS, params=query)
+    answer = api_user.request("GET", DAGS, params=query)
 
     assert answer.status_code == 400
     assert faults(answer)[0][0] in query
@@ -383,34 +385,34 @@ def test_a_lone_task_is_a_graph_of_one(api_user: ApiUser) -> None:
 
 
 def test_another_users_graph_is_not_found(api_user: ApiUser) -> None:
-    made = created(api_user.guest())
+    made = created(api_user.new_user())
     unknown = show_dag(new_dag_id())
 
     answers = [
-        api_user.ask("GET", f"{DAGS}/{name}")
+        api_user.request("GET", f"{DAGS}/{name}")
         for name in (made["id"], unknown, "dag_x", "%00", "x" * 300)
     ]
 
     assert {answer.status_code for answer in answers} == {404}
     assert len({answer.text for answer in answers}) == 1
     assert answers[0].json()["code"] == "DAG_NOT_FOUND"
-    assert api_user.ask("GET", DAGS).json() == []
+    assert api_user.request("GET", DAGS).json() == []
 
 
 def test_a_read_only_key_cannot_create_a_graph(api_user: ApiUser) -> None:
-    reader = api_user.guest(scopes=("tasks:read",))
+    reader = api_user.new_user(scopes=("tasks:read",))
 
     assert create(reader).status_code == 403
-    assert reader.ask("GET", DAGS).status_code == 200
-    assert api_user.guest(scopes=("tasks:write",)).ask("GET", DAGS).status_code == 403
+    assert reader.request("GET", DAGS).status_code == 200
+    assert api_user.new_user(scopes=("tasks:write",)).request("GET", DAGS).status_code == 403
 
 
 def test_a_planned_graph_is_checked_like_a_submitted_one_and_not_stored(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     body = {"title": "a page", "tasks": DIAMOND, "by_at": "2999-01-01T00:00:00Z"}
 
-    answer = api_user.ask("POST", f"{DAGS}/plan", json=body)
-    refused = api_user.ask(
+    answer = api_user.request("POST", f"{DAGS}/plan", json=body)
+    refused = api_user.request(
         "POST", f"{DAGS}/plan", json={**body, "tasks": [{"name": "a", "after": ["a"]}]}
     )
 
@@ -450,7 +452,7 @@ def test_in_a_plan_a_task_waits_for_the_outputs_it_reads(api_user: ApiUser) -> N
         {"name": "report", "type": "echo", "context_refs": ["task:research:output"]},
     ]
 
-    plan = api_user.ask("POST", f"{DAGS}/plan", json={"title": "a page", "tasks": tasks}).json()
+    plan = api_user.request("POST", f"{DAGS}/plan", json={"title": "a page", "tasks": tasks}).json()
 
     research, report = plan["steps"]
     assert report["start"]["p50_at"] > research["start"]["p50_at"]

@@ -28,7 +28,7 @@ def dead(api_user: ApiUser, error: str = "no", **fields: Any) -> str:
 
 def resolve(api_user: ApiUser, task_id: str, resolution: str, **fields: Any) -> Response:
     body = {"resolution": resolution, **fields}
-    return api_user.ask("POST", f"{LETTERS}/{task_id}/resolve", json=body)
+    return api_user.request("POST", f"{LETTERS}/{task_id}/resolve", json=body)
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +40,12 @@ def test_failures_of_one_kind_are_one_group(api_user: ApiUser) -> None:
     ids = [dead(api_user, f"no such file '/tmp/{n}' (errno {n})") for n in range(3)]
     dead(api_user, "timed out")
 
-    groups = api_user.ask("GET", f"{LETTERS}/groups").json()
+    groups = api_user.request("GET", f"{LETTERS}/groups").json()
 
     assert [group["count"] for group in groups] == [3, 1]
     assert groups[0]["task_ids"] == ids[::-1]
     assert groups[0]["error"] == "no such file '/tmp/2' (errno 2)"
-    only = api_user.ask("GET", LETTERS, params={"fingerprint": groups[0]["fingerprint"]}).json()
+    only = api_user.request("GET", LETTERS, params={"fingerprint": groups[0]["fingerprint"]}).json()
     assert [letter["task_id"] for letter in only] == ids[::-1]
 
 
@@ -53,11 +53,11 @@ def test_dead_letters_are_paged_and_resolved_ones_left_out(api_user: ApiUser) ->
     ids = [dead(api_user) for _ in range(3)]
     resolve(api_user, ids[1], "cancel", note="seen")
 
-    first = api_user.ask("GET", LETTERS, params={"limit": 1})
-    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
+    first = api_user.request("GET", LETTERS, params={"limit": 1})
+    rest = api_user.request("GET", first.headers["link"][1:].split(">")[0])
 
     assert [item["task_id"] for item in first.json() + rest.json()] == [ids[2], ids[0]]
-    everything = api_user.ask("GET", LETTERS, params={"resolved": "true"}).json()
+    everything = api_user.request("GET", LETTERS, params={"resolved": "true"}).json()
     assert [letter["note"] for letter in everything] == [None, "seen", None]
 
 
@@ -67,9 +67,9 @@ def test_a_dead_letter_is_retried(api_user: ApiUser) -> None:
     answer = resolve(api_user, task_id, "retry", note="the key is there now", attempts=5)
 
     assert answer.json() == {"task_id": task_id, "resolution": "retry", "state": "ready"}
-    task = api_user.ask("GET", f"{TASKS}/{task_id}").json()
+    task = api_user.request("GET", f"{TASKS}/{task_id}").json()
     assert (task["attempts"], task["max_attempts"]) == (1, 6)
-    letter = api_user.ask("GET", f"{LETTERS}/{task_id}").json()
+    letter = api_user.request("GET", f"{LETTERS}/{task_id}").json()
     assert (letter["resolution"], letter["note"]) == ("retry", "the key is there now")
 
 
@@ -80,7 +80,7 @@ def test_a_dead_letter_is_changed_and_retried(api_user: ApiUser) -> None:
     answer = resolve(api_user, task_id, "modify_and_retry", changes=changes)
 
     assert answer.json()["state"] == "ready"
-    task = api_user.ask("GET", f"{TASKS}/{task_id}").json()
+    task = api_user.request("GET", f"{TASKS}/{task_id}").json()
     assert (task["payload"], task["title"], task["priority"]) == ({"a": 2}, "better", 1)
     assert task["timeout_seconds"] is None
 
@@ -96,7 +96,7 @@ def test_a_dead_letter_is_cancelled_once(api_user: ApiUser) -> None:
 @pytest.mark.parametrize(
     ("body", "field"),
     [
-        ({"resolution": "bury"}, "resolution"),
+        ({"resolution": "delete"}, "resolution"),
         ({"resolution": "retry", "changes": {"title": "x"}}, "changes"),
         ({"resolution": "modify_and_retry"}, "changes"),
         ({"resolution": "modify_and_retry", "changes": {}}, "changes"),
@@ -109,8 +109,8 @@ def test_a_contradictory_resolution_is_refused(
 ) -> None:
     task_id = dead(api_user)
 
-    answer = api_user.ask("POST", f"{LETTERS}/{task_id}/resolve", json=body)
+    answer = api_user.request("POST", f"{LETTERS}/{task_id}/resolve", json=body)
 
     assert answer.status_code in {400, 422}
     assert answer.json()["errors"][0]["field"] == field
-    assert api_user.ask("GET", f"{LETTERS}/{task_id}").json()["resolution"] is None
+    assert api_user.request("GET", f"{LETTERS}/{task_id}").json()["resolution"] is None

@@ -12,7 +12,7 @@ from overnight_server.api.http.openapi import EXAMPLES
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.live_api import serve
-from tests.support.seeded_data import furnish
+from tests.support.seeded_data import seed
 
 JSON = {"Content-Type": "application/json"}
 
@@ -25,8 +25,8 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 @pytest.fixture
 def described(api_user: ApiUser) -> dict[str, Any]:
-    found: dict[str, Any] = api_user.http.get("/api/v1/openapi.json").json()
-    return found
+    document: dict[str, Any] = api_user.http.get("/api/v1/openapi.json").json()
+    return document
 
 
 def _resolved(schema: dict[str, Any], described: dict[str, Any]) -> dict[str, Any]:
@@ -48,12 +48,12 @@ def test_error_responses_match_the_openapi_document(
     problem = _resolved(described["components"]["schemas"]["Problem"], described)
     answers = [
         api_user.http.get("/api/v1/tasks"),
-        api_user.ask("GET", "/nowhere"),
-        api_user.ask("PUT", "/api/v1/tasks"),
-        api_user.ask("POST", "/api/v1/tasks", json={}),
-        api_user.ask("POST", "/api/v1/tasks", content=b"{", headers=JSON),
-        api_user.ask("GET", "/api/v1/tasks/task_00000000000000000000000000"),
-        api_user.ask("GET", "/api/v1/tasks", params={"limit": 101}),
+        api_user.request("GET", "/nowhere"),
+        api_user.request("PUT", "/api/v1/tasks"),
+        api_user.request("POST", "/api/v1/tasks", json={}),
+        api_user.request("POST", "/api/v1/tasks", content=b"{", headers=JSON),
+        api_user.request("GET", "/api/v1/tasks/task_00000000000000000000000000"),
+        api_user.request("GET", "/api/v1/tasks", params={"limit": 101}),
     ]
 
     for answer in answers:
@@ -64,7 +64,7 @@ def test_error_responses_match_the_openapi_document(
 
 def test_405_lists_all_methods_of_a_path(api_user: ApiUser, described: dict[str, Any]) -> None:
     for path, methods in described["paths"].items():
-        answer = api_user.ask("OPTIONS", path)
+        answer = api_user.request("OPTIONS", path)
         allowed = set(answer.headers["allow"].lower().split(", "))
 
         assert answer.status_code == 405, path
@@ -168,9 +168,9 @@ def test_operations_accept_their_examples(
 ) -> None:
     sent = []
     with serve(deployment, database_url) as served, httpx2.Client(base_url=served.url) as http:
-        seeded_data = furnish(served, is_admin=True)
+        seeded_data = seed(served, is_admin=True)
         names = {
-            **{name: values[0] for name, values in seeded_data.named.items()},
+            **{name: values[0] for name, values in seeded_data.own.items()},
             "user_id": seeded_data.foreign["user_id"][0],
         }
         for path, methods in described["paths"].items():
@@ -186,6 +186,8 @@ def test_operations_accept_their_examples(
                 elif "/dead-letters/" in path:
                     # A dead letter can be resolved once; the user and the admin resolve one each.
                     ids["task_id"] = seeded_data.dead_lettered[int("/admin/" in path)]
+                elif path.endswith("/tasks/{task_id}/retry"):
+                    ids["task_id"] = seeded_data.dead_lettered[2]
                 if path.endswith("/suspend"):
                     example = {**example, "tasks": [_spawned(http, *seeded_data.runs["suspend"])]}
                 if "/admin/keys/" in path:

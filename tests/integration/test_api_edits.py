@@ -18,13 +18,13 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 def edit(api_user: ApiUser, task_id: str, tag: str | None, **changes: Any) -> Response:
     headers = {} if tag is None else {"If-Match": tag}
-    return api_user.ask("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
+    return api_user.request("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
 
 
 def test_a_waiting_task_is_changed_with_its_etag(api_user: ApiUser) -> None:
     made = api_user.create(timeout_seconds=60, deadline_at="2999-01-01T00:00:00Z")
     task_id = made.json()["id"]
-    tag = api_user.ask("GET", f"{TASKS}/{task_id}").headers["etag"]
+    tag = api_user.request("GET", f"{TASKS}/{task_id}").headers["etag"]
 
     answer = edit(
         api_user,
@@ -44,7 +44,9 @@ def test_a_waiting_task_is_changed_with_its_etag(api_user: ApiUser) -> None:
     assert (task["title"], task["description"], task["priority"]) == ("better", "more", 1)
     assert (task["tags"], task["timeout_seconds"], task["deadline_at"]) == (["night"], 90, None)
     assert (
-        answer.headers["etag"] == api_user.ask("GET", f"{TASKS}/{task_id}").headers["etag"] != tag
+        answer.headers["etag"]
+        == api_user.request("GET", f"{TASKS}/{task_id}").headers["etag"]
+        != tag
     )
 
 
@@ -75,7 +77,7 @@ def test_an_edit_with_an_old_etag_is_refused(api_user: ApiUser) -> None:
     answer = edit(api_user, task_id, tag, title="yours")
 
     assert (answer.status_code, answer.json()["code"]) == (412, "PRECONDITION_FAILED")
-    assert api_user.ask("GET", f"{TASKS}/{task_id}").json()["title"] == "mine"
+    assert api_user.request("GET", f"{TASKS}/{task_id}").json()["title"] == "mine"
     assert edit(api_user, task_id, "*", title="yours").json()["title"] == "yours"
 
 

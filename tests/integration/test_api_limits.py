@@ -2,16 +2,12 @@
 
 import gzip
 import json
-import time
 from collections.abc import Iterator
 from uuid import uuid4
 
 import pytest
 from fastapi.testclient import TestClient
-from redis.exceptions import ConnectionError as Unreachable
 
-from overnight.errors import TooManyRequests
-from overnight_server.api.http.rate_limit import PAUSE_AFTER_FAILURE_SECONDS, RateLimiter
 from overnight_server.api.main import create_app
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
@@ -42,8 +38,8 @@ def test_a_caller_above_the_rate_limit_gets_retry_after(
         "OVERNIGHT_RATE_LIMIT_BURST": "3",
     }
     with serve_api(deployment, database_url, **slow) as api_user:
-        answers = [api_user.ask("GET", TASKS) for _ in range(4)]
-        other = api_user.guest().ask("GET", TASKS)
+        answers = [api_user.request("GET", TASKS) for _ in range(4)]
+        other = api_user.new_user().request("GET", TASKS)
 
     assert [answer.status_code for answer in answers] == [200, 200, 200, 429]
     refused = answers[-1]
@@ -68,7 +64,7 @@ def test_an_invalid_key_is_not_counted(
         for _ in range(5):
             assert api_user.http.get(TASKS, headers=damaged).status_code == 401
 
-        assert api_user.ask("GET", TASKS).status_code == 200
+        assert api_user.request("GET", TASKS).status_code == 200
 
 
 def test_an_invalid_claim_token_does_not_count_against_the_run(
@@ -115,7 +111,7 @@ def test_every_response_reports_the_requests_left(
     }
     with serve_api(deployment, database_url, **tight) as api_user:
         paths = (TASKS, f"{TASKS}/nothing", "/api/v1/events?task_id=nothing", TASKS)
-        answers = [api_user.ask("GET", path) for path in paths]
+        answers = [api_user.request("GET", path) for path in paths]
         anonymous = api_user.http.get(TASKS)
 
     assert [answer.status_code for answer in answers] == [200, 404, 404, 429]
@@ -124,44 +120,6 @@ def test_every_response_reports_the_requests_left(
     assert headers[:3] == [f'"requests";r={left};t={100 * (3 - left)}' for left in (2, 1, 0)]
     assert headers[3] == f'"requests";r=0;t={answers[3].headers["retry-after"]}'
     assert "ratelimit" not in anonymous.headers
-
-
-def test_an_empty_bucket_fills_again(redis: EmbeddedRedis) -> None:
-    rates = RateLimiter(redis.url, _prefix(), per_second=20, burst=1)
-    rates.take("ada")
-    with pytest.raises(TooManyRequests):
-        rates.take("ada")
-
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            rates.take("ada")
-        except TooManyRequests:
-            continue
-        break
-    else:
-        pytest.fail("the bucket never filled")
-    rates.close()
-
-
-def test_without_redis_requests_are_not_counted_and_hardly_delayed() -> None:
-    now = [0.0]
-    rates = RateLimiter(DEAD_REDIS, "x:", per_second=0.01, burst=1, clock=lambda: now[0])
-    asked = []
-    rates._take = lambda **_: asked.append(1) or _refuse()  # type: ignore[assignment]
-
-    for _ in range(100):
-        rates.take("ada")
-    assert len(asked) == 1
-
-    now[0] += PAUSE_AFTER_FAILURE_SECONDS
-    rates.take("ada")
-    assert len(asked) == 2
-    rates.close()
-
-
-def _refuse() -> int:
-    raise Unreachable("nobody there")
 
 
 def test_a_submit_goes_through_while_redis_is_down(
@@ -175,7 +133,7 @@ def test_a_submit_goes_through_while_redis_is_down(
 @pytest.mark.parametrize(("limit", "status"), [(0, 400), (1, 200), (100, 200), (101, 400)])
 def test_a_page_has_at_most_a_hundred(api_user: ApiUser, limit: int, status: int) -> None:
     for path in (TASKS, f"{TASKS}/forecast"):
-        assert api_user.ask("GET", f"{path}?limit={limit}").status_code == status
+        assert api_user.request("GET", f"{path}?limit={limit}").status_code == status
 
 
 def test_every_list_has_a_limit(api_user: ApiUser) -> None:
@@ -203,21 +161,20 @@ def test_a_payload_nested_too_deeply_is_refused(api_user: ApiUser, depth: int, s
 
 
 def test_a_compressed_body_is_not_decompressed(api_user: ApiUser) -> None:
-    bomb = gzip.compress(json.dumps({"title": "a" * 50_000_000}).encode())
+    """A small body that expands to gigabytes would use up the memory."""
+    compressed = gzip.compress(json.dumps({"title": "a task"}).encode())
     headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
-    started = time.monotonic()
 
-    answer = api_user.ask("POST", TASKS, content=bomb, headers=headers)
+    answer = api_user.request("POST", TASKS, content=compressed, headers=headers)
 
     assert answer.status_code == 400
-    assert time.monotonic() - started < 2
 
 
 def test_every_response_has_the_security_headers(api_user: ApiUser) -> None:
     for answer in (
-        api_user.ask("GET", TASKS),
+        api_user.request("GET", TASKS),
         api_user.http.get(TASKS),
-        api_user.ask("GET", "/nowhere"),
+        api_user.request("GET", "/nowhere"),
     ):
         assert answer.headers["x-frame-options"] == "DENY"
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"

@@ -16,7 +16,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def titles(api_user: ApiUser, **params: Any) -> list[str]:
-    answer = api_user.ask("GET", TASKS, params=params)
+    answer = api_user.request("GET", TASKS, params=params)
     assert answer.status_code == 200, answer.text
     return [task["title"] for task in answer.json()]
 
@@ -35,7 +35,7 @@ def test_a_list_is_filtered_by_every_given_criterion(api_user: ApiUser) -> None:
     assert titles(api_user, title="NIGHTLY") == ["nightly report", "Nightly build"]
     assert titles(api_user, title="%") == titles(api_user, title="_") == ["100% done_deal"]
     assert titles(api_user, tag="nothing") == []
-    assert titles(api_user.guest(), tag="ci") == []
+    assert titles(api_user.new_user(), tag="ci") == []
 
 
 def test_a_list_is_filtered_by_creation_time(api_user: ApiUser) -> None:
@@ -53,8 +53,8 @@ def test_a_filter_applies_to_every_page(api_user: ApiUser) -> None:
     for n in range(5):
         api_user.created(title=f"t{n}", tags=["odd" if n % 2 else "even"])
 
-    first = api_user.ask("GET", TASKS, params={"tag": "even", "limit": 2})
-    rest = api_user.ask("GET", first.headers["link"][1:].split(">")[0])
+    first = api_user.request("GET", TASKS, params={"tag": "even", "limit": 2})
+    rest = api_user.request("GET", first.headers["link"][1:].split(">")[0])
 
     assert [item["title"] for item in first.json() + rest.json()] == ["t4", "t2", "t0"]
 
@@ -64,13 +64,13 @@ def test_a_filter_applies_to_every_page(api_user: ApiUser) -> None:
     [("created_after", "yesterday"), ("created_before", "2020-01-01"), ("title", "a\0b")],
 )
 def test_an_invalid_filter_is_refused(api_user: ApiUser, name: str, value: str) -> None:
-    answer = api_user.ask("GET", TASKS, params={name: value})
+    answer = api_user.request("GET", TASKS, params={name: value})
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, name)
 
 
 def test_a_misspelled_filter_is_refused(api_user: ApiUser) -> None:
-    answer = api_user.ask("GET", TASKS, params={"stauts": "failed"})
+    answer = api_user.request("GET", TASKS, params={"stauts": "failed"})
 
     assert answer.status_code == 400
     [wrong] = answer.json()["errors"]
@@ -92,7 +92,7 @@ def test_an_unknown_query_parameter_is_refused(api_user: ApiUser) -> None:
     assert len(asked) > 30
 
     for path in asked:
-        answer = api_user.ask("GET", path, params={"nonsense": "1"})
+        answer = api_user.request("GET", path, params={"nonsense": "1"})
 
         assert answer.status_code == 400, (path, answer.text)
         assert [error["field"] for error in answer.json()["errors"]] == ["nonsense"]

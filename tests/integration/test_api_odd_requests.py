@@ -14,7 +14,7 @@ from tests.support.pull_agent import register_agent
 @pytest.fixture
 def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
     with serve_api(deployment, database_url) as api_user:
-        yield api_user.guest(is_admin=True)
+        yield api_user.new_user(is_admin=True)
 
 
 def test_a_nul_in_a_path_gets_404_on_every_route(api_user: ApiUser) -> None:
@@ -39,7 +39,7 @@ def test_a_nul_in_a_query_is_refused_with_its_parameter(api_user: ApiUser) -> No
     assert len(asked) > 15
 
     for path, name in asked:
-        answer = api_user.ask("GET", path, params={name: "a\0b"})
+        answer = api_user.request("GET", path, params={name: "a\0b"})
 
         assert answer.status_code == 400, path
         assert [error["field"] for error in answer.json()["errors"]] == [name]
@@ -56,7 +56,7 @@ def test_a_nested_value_that_is_not_an_object_is_refused_by_name(
         ("POST", TASKS, {"title": "a"}, "retry"),
     ]
     for method, path, body, field in asked:
-        answer = api_user.ask(method, path, json={**body, field: wrong})
+        answer = api_user.request(method, path, json={**body, field: wrong})
 
         assert answer.status_code == 422, answer.text
         assert answer.json()["errors"][0]["field"] == field
@@ -103,13 +103,13 @@ def test_an_instant_is_written_out(api_user: ApiUser, instant: object) -> None:
 
     assert api_user.create(deadline_at=instant).status_code == 422
     if request is not None:
-        assert api_user.ask("GET", "/api/v1/admin/audit", params=request).status_code == 400
+        assert api_user.request("GET", "/api/v1/admin/audit", params=request).status_code == 400
 
 
 def test_an_edge_to_an_unknown_task_of_a_batch_is_named(api_user: ApiUser) -> None:
     body = {"tasks": [{"title": "a"}], "edges": [{"parent": 0, "child": 1}]}
 
-    answer = api_user.ask("POST", "/api/v1/plan", json=body)
+    answer = api_user.request("POST", "/api/v1/plan", json=body)
 
     assert answer.status_code == 422
     assert answer.json()["errors"] == [
@@ -122,7 +122,7 @@ def test_an_edge_to_an_unknown_task_of_a_batch_is_named(api_user: ApiUser) -> No
 
 
 def test_a_refused_field_is_named_once(api_user: ApiUser) -> None:
-    answer = api_user.ask("GET", TASKS, params={"status": "finished"}).json()
+    answer = api_user.request("GET", TASKS, params={"status": "finished"}).json()
 
     [wrong] = answer["errors"]
     assert (wrong["field"], wrong["message"]) == ("status", "is not a status of a task")
@@ -146,7 +146,7 @@ def test_the_detail_of_an_error_lists_legal_values(api_user: ApiUser) -> None:
 def test_the_error_for_a_wrong_query_value_lists_legal_values(
     api_user: ApiUser, path: str, name: str, legal: str
 ) -> None:
-    answer = api_user.ask("GET", path, params={name: "yesterday"}).json()
+    answer = api_user.request("GET", path, params={name: "yesterday"}).json()
 
     [wrong] = answer["errors"]
     assert (wrong["field"], wrong["legal"]) == (name, legal)

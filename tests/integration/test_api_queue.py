@@ -28,11 +28,11 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def put(api_user: ApiUser, prompt: str = "tidy up", **fields: Any) -> Response:
-    return api_user.ask("POST", f"{QUEUE}/task", json={"prompt": prompt, **fields})
+    return api_user.request("POST", f"{QUEUE}/task", json={"prompt": prompt, **fields})
 
 
 def entry(api_user: ApiUser, queue_id: str) -> dict[str, Any]:
-    answer = api_user.ask("GET", f"{QUEUE}/{queue_id}")
+    answer = api_user.request("GET", f"{QUEUE}/{queue_id}")
     assert answer.status_code == 200, answer.text
     shown: dict[str, Any] = answer.json()
     return shown
@@ -98,7 +98,7 @@ def test_secrets_of_an_entry_reach_only_the_runner(api_user: ApiUser) -> None:
     queue_id = put(api_user, env=env, project=project).json()["queue_id"]
 
     for path in (f"/api/queue/{queue_id}", "/api/queue"):
-        assert "hunter2" not in api_user.ask("GET", path).text
+        assert "hunter2" not in api_user.request("GET", path).text
     shown = entry(api_user, queue_id)
     assert shown["env"] == {"API_KEY": "***", "DB": "postgres://a:***@db/x", "CI": "1"}
     assert shown["project"] == {"name": "site", "token": "***"}
@@ -144,10 +144,10 @@ def test_the_queue_lists_open_tasks_in_their_order(api_user: ApiUser) -> None:
     deployment.agent(slots=1)
     ids = [put(api_user, f"prompt {n}").json()["queue_id"] for n in range(4)]
     deployment.claim(limit=1)
-    api_user.ask("POST", f"{QUEUE}/{ids[3]}/cancel")
-    put(api_user.guest())
+    api_user.request("POST", f"{QUEUE}/{ids[3]}/cancel")
+    put(api_user.new_user())
 
-    shown = api_user.ask("GET", QUEUE).json()
+    shown = api_user.request("GET", QUEUE).json()
 
     assert [task["queue_id"] for task in shown["tasks"]] == ids[:3]
     assert [task["state"] for task in shown["tasks"]] == ["dispatching", "pending", "pending"]
@@ -163,10 +163,10 @@ def test_a_task_that_waits_for_another_is_listed_last(api_user: ApiUser) -> None
             {"name": "b", "title": "b", "depends_on": ["a"]},
         ],
     }
-    assert api_user.ask("POST", "/api/v1/dags", json=graph).status_code == 201
+    assert api_user.request("POST", "/api/v1/dags", json=graph).status_code == 201
     put(api_user)
 
-    shown = api_user.ask("GET", QUEUE).json()["tasks"]
+    shown = api_user.request("GET", QUEUE).json()["tasks"]
 
     assert [item["prompt"] for item in shown] == ["a", "tidy up", "b"]
     assert shown[2]["position"] is None
@@ -175,15 +175,15 @@ def test_a_task_that_waits_for_another_is_listed_last(api_user: ApiUser) -> None
 def test_a_queued_entry_is_cancelled_at_once(api_user: ApiUser) -> None:
     queue_id = put(api_user).json()["queue_id"]
 
-    answer = api_user.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+    answer = api_user.request("POST", f"{QUEUE}/{queue_id}/cancel")
 
     assert answer.json() == {"queue_id": queue_id, "state": "cancelled", "cancelled": True}
-    again = api_user.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+    again = api_user.request("POST", f"{QUEUE}/{queue_id}/cancel")
     assert (again.status_code, again.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
 
 
 def test_a_prompt_from_a_page_has_the_source_web(api_user: ApiUser) -> None:
-    answer = api_user.ask("POST", "/api/task", json={"prompt": "hello", "source": "cli"})
+    answer = api_user.request("POST", "/api/task", json={"prompt": "hello", "source": "cli"})
 
     assert answer.status_code == 201
     assert set(answer.json()) == {"queue_id", "position", "state"}
@@ -198,14 +198,14 @@ def test_a_full_queue_responds_503(deployment: Deployment, database_url: str) ->
 
         assert (answer.status_code, answer.json()["code"]) == (503, "QUEUE_FULL")
         assert answer.headers["retry-after"]
-        assert api_user.ask("GET", "/status").json()["queue"]["depth"] == 2
+        assert api_user.request("GET", "/status").json()["queue"]["depth"] == 2
 
 
 def test_the_status_reports_how_full_the_queue_is(api_user: ApiUser) -> None:
     put(api_user)
     api_user.deployment.run("UPDATE tasks SET created_at = created_at - interval '5 minutes'")
 
-    shown = api_user.ask("GET", "/status").json()
+    shown = api_user.request("GET", "/status").json()
 
     assert shown["type"] == "view"
     assert shown["interfaces"] == ["statusable", "observable", "taskable"]
@@ -221,11 +221,11 @@ def test_the_status_lists_the_jobs_of_a_scheduler(
     job = {"source": "scheduler", "source_job": "nightly-maintenance"}
     with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="1") as api_user:
         queue_id = put(api_user, **job).json()["queue_id"]
-        [first] = api_user.ask("GET", "/status").json()["jobs"]
+        [first] = api_user.request("GET", "/status").json()["jobs"]
         refused = put(api_user, **job)
         put(api_user, source_job="report")
         put(api_user, "", source_job="wrong")
-        latest, second = api_user.ask("GET", "/status").json()["jobs"]
+        latest, second = api_user.request("GET", "/status").json()["jobs"]
 
         assert refused.status_code == 503
         assert first.pop("last_run_at")
@@ -237,11 +237,11 @@ def test_the_status_lists_the_jobs_of_a_scheduler(
         }
         assert (second["last_status"], second["last_queue_id"]) == ("skipped_queue_full", None)
         assert (latest["name"], second["is_running"]) == ("report", False)
-        assert api_user.guest().ask("GET", "/status").json()["jobs"] == []
-        api_user.ask("POST", f"{QUEUE}/{queue_id}/cancel")
+        assert api_user.new_user().request("GET", "/status").json()["jobs"] == []
+        api_user.request("POST", f"{QUEUE}/{queue_id}/cancel")
         again = put(api_user, **job).json()["queue_id"]
         api_user.deployment.run("UPDATE tasks SET state = 'cancelled', finished_at = clock()")
-        [over, _] = api_user.ask("GET", "/status").json()["jobs"]
+        [over, _] = api_user.request("GET", "/status").json()["jobs"]
         assert (over["last_queue_id"], over["is_running"]) == (again, False)
 
 
@@ -255,11 +255,11 @@ def test_the_status_lists_the_jobs_of_a_scheduler(
 def test_a_job_that_a_limit_refuses_is_skipped(
     api_user: ApiUser, columns: dict[str, int], expected: str
 ) -> None:
-    poor = api_user.guest(**columns)
+    poor = api_user.new_user(**columns)
 
     assert put(poor, source_job="nightly").status_code in (400, 403)
 
-    [job] = poor.ask("GET", "/status").json()["jobs"]
+    [job] = poor.request("GET", "/status").json()["jobs"]
     assert (job["last_status"], job["last_queue_id"]) == (expected, None)
 
 
@@ -271,7 +271,7 @@ def test_the_number_of_stored_jobs_is_limited(
     for name in ("a", "b", "c", "a"):
         assert put(api_user, source_job=name).status_code == 201
 
-    assert [job["name"] for job in api_user.ask("GET", "/status").json()["jobs"]] == ["a", "b"]
+    assert [job["name"] for job in api_user.request("GET", "/status").json()["jobs"]] == ["a", "b"]
 
 
 def test_an_agent_url_is_accepted_and_ignored(api_user: ApiUser) -> None:
@@ -297,14 +297,14 @@ def test_an_agent_url_is_accepted_and_ignored(api_user: ApiUser) -> None:
     ],
 )
 def test_a_wrong_field_is_named(api_user: ApiUser, body: dict[str, Any], field: str) -> None:
-    answer = api_user.ask("POST", f"{QUEUE}/task", json=body)
+    answer = api_user.request("POST", f"{QUEUE}/task", json=body)
 
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["field"] == field
 
 
 def test_workflow_field_names_are_accepted_and_returned(api_user: ApiUser) -> None:
-    answer = api_user.ask(
+    answer = api_user.request(
         "POST",
         "/api/v1/tasks",
         json={
@@ -329,11 +329,11 @@ def test_holder_and_failure_are_returned_under_workflow_names(api_user: ApiUser)
     deployment.agent()
     task_id = api_user.created()["id"]
     [claimed] = deployment.claim().claims
-    held = api_user.ask("GET", f"/api/v1/tasks/{task_id}").json()
+    held = api_user.request("GET", f"/api/v1/tasks/{task_id}").json()
     run = deployment.start(claimed)
     assert run is not None
     deployment.settle(run, Raised("auth_failure", "no"))
-    ended = api_user.ask("GET", f"/api/v1/tasks/{task_id}").json()
+    ended = api_user.request("GET", f"/api/v1/tasks/{task_id}").json()
 
     assert held["lease_owner"]
     assert held["lease_expires_at"]

@@ -99,7 +99,7 @@ def test_a_repeated_key_returns_the_existing_task(api_user: ApiUser, where: str)
     def send(title: str) -> Any:
         if where == "body":
             return api_user.create(title=title, idempotency_key="once")
-        return api_user.ask(
+        return api_user.request(
             "POST", TASKS, json={"title": title}, headers={"Idempotency-Key": "once"}
         )
 
@@ -113,13 +113,13 @@ def test_a_repeated_key_returns_the_existing_task(api_user: ApiUser, where: str)
 
 def test_a_key_belongs_to_its_user_alone(api_user: ApiUser) -> None:
     mine = api_user.created(idempotency_key="once")
-    theirs = api_user.guest().created(idempotency_key="once")
+    theirs = api_user.new_user().created(idempotency_key="once")
 
     assert mine["id"] != theirs["id"]
 
 
 def test_a_repeated_create_succeeds_even_at_a_limit(api_user: ApiUser) -> None:
-    other_user = api_user.guest(max_pending=1)
+    other_user = api_user.new_user(max_pending=1)
     first = other_user.created(idempotency_key="once")
 
     assert other_user.create(idempotency_key="once").json()["id"] == first["id"]
@@ -127,7 +127,7 @@ def test_a_repeated_create_succeeds_even_at_a_limit(api_user: ApiUser) -> None:
 
 
 def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
-    answer = api_user.ask(
+    answer = api_user.request(
         "POST",
         TASKS,
         json={"title": "a", "idempotency_key": "one"},
@@ -140,7 +140,7 @@ def test_two_keys_that_differ_are_refused(api_user: ApiUser) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"x" * 256, "naïve".encode(), b"a\tb"])
 def test_a_key_that_a_header_cannot_carry_is_refused(api_user: ApiUser, key: bytes) -> None:
-    answer = api_user.ask("POST", TASKS, json={"title": "a"}, headers={"Idempotency-Key": key})
+    answer = api_user.request("POST", TASKS, json={"title": "a"}, headers={"Idempotency-Key": key})
 
     assert answer.status_code == 400
     assert answer.json()["errors"][0]["field"] == "Idempotency-Key"
@@ -149,8 +149,8 @@ def test_a_key_that_a_header_cannot_carry_is_refused(api_user: ApiUser, key: byt
 def test_a_task_is_read(api_user: ApiUser) -> None:
     task = api_user.created()
 
-    assert api_user.ask("GET", f"{TASKS}/{task['id']}").json() == task
-    assert api_user.ask("GET", f"{TASKS}/{task['id'].lower()}").json() == task
+    assert api_user.request("GET", f"{TASKS}/{task['id']}").json() == task
+    assert api_user.request("GET", f"{TASKS}/{task['id'].lower()}").json() == task
 
 
 def test_a_finished_task_shows_its_output(api_user: ApiUser) -> None:
@@ -158,7 +158,7 @@ def test_a_finished_task_shows_its_output(api_user: ApiUser) -> None:
     run = api_user.deployment.running(api_user.user)
     api_user.deployment.settle(run, Returned({"a": [1, None]}, summary="done", cost_usd=0.25))
 
-    [task] = api_user.ask("GET", TASKS).json()
+    [task] = api_user.request("GET", TASKS).json()
     assert (task["status"], task["state"]) == ("completed", "completed")
     assert task["output"] == {"a": [1, None]}
     assert task["result_summary"] == "done"
@@ -174,7 +174,7 @@ def test_pages_follow_each_other_newest_first_without_gaps(api_user: ApiUser) ->
     path: str | None = f"{TASKS}?limit=2&status=pending"
     pages = 0
     while path is not None:
-        page = api_user.ask("GET", path)
+        page = api_user.request("GET", path)
         assert isinstance(page.json(), list)
         seen += [task["id"] for task in page.json()]
         cursor = page.headers.get("x-next-cursor")
@@ -204,9 +204,9 @@ def test_a_list_accepts_statuses_states_and_aliases(
     api_user: ApiUser, status: str, count: int
 ) -> None:
     tasks = [api_user.created() for _ in range(3)]
-    api_user.ask("DELETE", f"{TASKS}/{tasks[0]['id']}")
+    api_user.request("DELETE", f"{TASKS}/{tasks[0]['id']}")
 
-    assert len(api_user.ask("GET", f"{TASKS}?status={status}").json()) == count
+    assert len(api_user.request("GET", f"{TASKS}?status={status}").json()) == count
 
 
 @pytest.mark.parametrize(
@@ -225,7 +225,7 @@ def test_a_list_accepts_statuses_states_and_aliases(
     ],
 )
 def test_a_wrong_query_is_refused_by_name(api_user: ApiUser, query: str, field: str) -> None:
-    answer = api_user.ask("GET", f"{TASKS}?{query}")
+    answer = api_user.request("GET", f"{TASKS}?{query}")
 
     assert answer.status_code == 400
     assert answer.json()["code"] == "INVALID_REQUEST"
@@ -233,7 +233,7 @@ def test_a_wrong_query_is_refused_by_name(api_user: ApiUser, query: str, field: 
 
 
 def test_the_error_for_a_wrong_status_lists_legal_values(api_user: ApiUser) -> None:
-    answer = api_user.ask("GET", f"{TASKS}?status=finished")
+    answer = api_user.request("GET", f"{TASKS}?status=finished")
 
     legal = answer.json()["errors"][0]["legal"].split(", ")
     assert {"pending", "dead_lettered", "leased"} <= set(legal)
@@ -242,8 +242,8 @@ def test_the_error_for_a_wrong_status_lists_legal_values(api_user: ApiUser) -> N
 def test_a_waiting_task_is_cancelled_at_once_and_only_once(api_user: ApiUser) -> None:
     task = api_user.created()
 
-    first = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
-    second = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+    first = api_user.request("DELETE", f"{TASKS}/{task['id']}")
+    second = api_user.request("DELETE", f"{TASKS}/{task['id']}")
 
     assert (first.status_code, first.json()) == (200, {"cancelled": True, "state": "cancelled"})
     assert (second.status_code, second.json()["code"]) == (400, "TASK_ALREADY_COMPLETED")
@@ -253,9 +253,9 @@ def test_a_waiting_task_is_cancelled_at_once_and_only_once(api_user: ApiUser) ->
 def test_a_running_task_is_asked_to_stop(api_user: ApiUser) -> None:
     api_user.deployment.agent()
     run = api_user.deployment.running(api_user.user)
-    [task] = api_user.ask("GET", TASKS).json()
+    [task] = api_user.request("GET", TASKS).json()
 
-    answer = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+    answer = api_user.request("DELETE", f"{TASKS}/{task['id']}")
 
     assert answer.json() == {"cancelled": True, "state": "running"}
     assert api_user.deployment.row(run.claim.task_id)["cancel_requested_at"] is not None
@@ -266,7 +266,7 @@ def test_queue_status_counts_running_and_waiting_tasks(api_user: ApiUser) -> Non
     api_user.deployment.running(api_user.user)
     api_user.created()
 
-    assert api_user.ask("GET", f"{TASKS}/queue-status").json() == {
+    assert api_user.request("GET", f"{TASKS}/queue-status").json() == {
         "running": 1,
         "pending": 1,
         "max_concurrent": 10,
@@ -278,7 +278,7 @@ def test_queue_status_counts_running_and_waiting_tasks(api_user: ApiUser) -> Non
 
 
 def test_limits_are_those_of_the_plan(api_user: ApiUser) -> None:
-    limits = api_user.ask("GET", "/api/v1/users/me/limits").json()
+    limits = api_user.request("GET", "/api/v1/users/me/limits").json()
 
     assert limits["plan"] == "team"
     assert limits["max_concurrent_agents"] == 10
@@ -289,7 +289,7 @@ def test_limits_are_those_of_the_plan(api_user: ApiUser) -> None:
 
 
 def test_too_much_waiting_work_is_refused(api_user: ApiUser) -> None:
-    other_user = api_user.guest(max_pending=2)
+    other_user = api_user.new_user(max_pending=2)
     other_user.created()
     other_user.created()
 
@@ -298,11 +298,11 @@ def test_too_much_waiting_work_is_refused(api_user: ApiUser) -> None:
     assert answer.status_code == 400
     assert answer.json()["code"] == "TOO_MANY_PENDING"
     assert (answer.json()["pending"], answer.json()["limit"]) == (2, 2)
-    assert len(other_user.ask("GET", TASKS).json()) == 2
+    assert len(other_user.request("GET", TASKS).json()) == 2
 
 
 def test_a_month_without_hours_left_is_refused(api_user: ApiUser) -> None:
-    answer = api_user.guest(monthly_agent_hours_limit=0).create()
+    answer = api_user.new_user(monthly_agent_hours_limit=0).create()
 
     assert (answer.status_code, answer.json()["code"]) == (403, "MONTHLY_LIMIT_REACHED")
 
@@ -352,7 +352,7 @@ def test_submits_and_refusals_are_logged(
     api_user: ApiUser, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="overnight")
-    other_user = api_user.guest(max_pending=1)
+    other_user = api_user.new_user(max_pending=1)
     task = other_user.created(source="cli")
     other_user.create()
 
@@ -392,3 +392,45 @@ def test_an_unknown_reference_names_its_field(
 
     assert answer.status_code == 400
     assert [error["field"] for error in answer.json()["errors"]] == [field]
+
+
+def test_a_type_that_nobody_handles_is_accepted_with_a_warning(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    assert api_user.created(type="film")["warnings"] == [], "nothing is known without workers"
+
+    deployment.agent(types=["echo", "sleep"])
+    api_user.http.app.state.dependencies.known_types.forget()  # type: ignore[attr-defined]
+    [warning] = api_user.created(type="ecko")["warnings"]
+
+    assert "no worker has a handler for the type 'ecko'" in warning
+    assert "the nearest known type is 'echo'" in warning
+    assert api_user.created(type="echo")["warnings"] == []
+    deployment.agent(agent_id="any", pool="other")
+    api_user.http.app.state.dependencies.known_types.forget()  # type: ignore[attr-defined]
+    assert api_user.created(type="ecko")["warnings"] == []
+
+
+def test_the_limit_of_the_whole_queue_comes_before_the_users_own(
+    deployment: Deployment, database_url: str
+) -> None:
+    full = {"OVERNIGHT_QUEUE_MAX_SIZE": "10", "OVERNIGHT_MAX_PENDING_PER_USER": "10"}
+    with serve_api(deployment, database_url, **full) as api_user:
+        for _ in range(10):
+            api_user.created()
+
+        prompt = api_user.request("POST", "/api/queue/task", json={"prompt": "one more"})
+
+    assert (prompt.status_code, prompt.json()["code"]) == (503, "QUEUE_FULL")
+    assert prompt.json()["detail"] == "queue is at capacity (10 tasks)"
+
+
+def test_the_users_own_limit_says_how_to_send_a_larger_batch(
+    deployment: Deployment, database_url: str
+) -> None:
+    with serve_api(deployment, database_url, OVERNIGHT_MAX_PENDING_PER_USER="10") as api_user:
+        tasks = [{"name": f"t{n}", "title": "t"} for n in range(11)]
+        refused = api_user.request("POST", "/api/v1/dags", json={"title": "g", "tasks": tasks})
+
+    assert refused.json()["code"] == "TOO_MANY_PENDING"
+    assert "Nothing was added" in refused.json()["detail"]
+    assert "`overnight user limits NAME --max-pending 11`" in refused.json()["detail"]

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 from httpx2 import Response
 
-from overnight_server.control.keys import issue, key_id_of
+from overnight_server.control.keys import issue, key_id_of, revoke
 from overnight_server.domain.ids import (
     ArtifactId,
     new_agent_id,
@@ -44,7 +44,7 @@ def _dag(api_user: ApiUser) -> str:
 def _trigger(api_user: ApiUser) -> str:
     graph = {"title": "next", "tasks": [{"name": "a", "title": "a"}]}
     path = f"/api/v1/dags/{_dag(api_user)}/triggers"
-    made: str = api_user.ask("POST", path, json={"graph": graph}).json()["id"]
+    made: str = api_user.request("POST", path, json={"graph": graph}).json()["id"]
     return made
 
 
@@ -63,7 +63,7 @@ def _artifact(api_user: ApiUser) -> str:
 
 def _bulk(api_user: ApiUser) -> str:
     wanted = {"action": "cancel", "filter": {"tag": "none"}}
-    made: str = api_user.ask("POST", "/api/v1/tasks/bulk", json=wanted).json()["id"]
+    made: str = api_user.request("POST", "/api/v1/tasks/bulk", json=wanted).json()["id"]
     return made
 
 
@@ -102,7 +102,7 @@ def _plain(answer: Response) -> tuple[int, bytes, dict[str, str]]:
 
 
 def test_other_users_objects_are_not_found(api_user: ApiUser) -> None:
-    other_user = api_user.guest(max_pending=1000)
+    other_user = api_user.new_user(max_pending=1000)
     operations_with_ids = [operation for operation in operations(api_user) if operation.ids]
     unknown = {name for item in operations_with_ids for name in item.ids} - MAKERS.keys()
     assert not unknown, f"say in MAKERS how a foreign one is made: {sorted(unknown)}"
@@ -147,9 +147,26 @@ def test_every_operation_refuses_a_request_without_a_key(api_user: ApiUser) -> N
         assert answer.status_code in expected, str(operation)
 
 
+def test_every_operation_refuses_a_known_key_once_it_is_revoked(api_user: ApiUser) -> None:
+    """The API remembers the caller of a key; the first transaction of a request checks the key."""
+    called = [operation for operation in operations(api_user) if not operation.is_public]
+    own = {name: maker(api_user) for name, (maker, _) in MAKERS.items()}
+    assert api_user.request("GET", "/api/v1/tasks").status_code == 200
+    assert revoke(api_user.deployment.app, key_id_of(api_user.key))
+    before = _traces(api_user)
+
+    answers = {str(operation): operation.call(api_user, own) for operation in called}
+
+    # The samples of two bodies are malformed; they are refused before any transaction.
+    refusals = {401, 400, 422}
+    assert {name for name, answer in answers.items() if answer.status_code not in refusals} == set()
+    assert [answer.status_code for answer in answers.values()].count(401) >= len(called) - 2
+    assert _traces(api_user) == before
+
+
 def test_a_key_without_the_scope_is_refused_everywhere(api_user: ApiUser) -> None:
     """A key that may only list keys; admin routes respond 404 to it."""
-    lister = api_user.guest(scopes=("keys:read",))
+    lister = api_user.new_user(scopes=("keys:read",))
 
     for operation in operations(api_user):
         if operation.is_public or str(operation) == "GET /api/v1/keys":
@@ -163,9 +180,9 @@ def test_a_key_without_the_scope_is_refused_everywhere(api_user: ApiUser) -> Non
 
 
 def test_admin_operations_respond_404_to_others(api_user: ApiUser) -> None:
-    nowhere = api_user.ask("GET", "/api/v1/nowhere")
+    nowhere = api_user.request("GET", "/api/v1/nowhere")
     for_admins = [operation for operation in operations(api_user) if operation.is_for_admins]
-    limited = api_user.guest(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
+    limited = api_user.new_user(is_admin=True, scopes=("tasks:read", "tasks:write", "keys:write"))
 
     assert for_admins
     for operation in for_admins:
@@ -174,7 +191,7 @@ def test_admin_operations_respond_404_to_others(api_user: ApiUser) -> None:
 
 
 def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None:
-    reader = api_user.guest(scopes=("tasks:read", "keys:read"))
+    reader = api_user.new_user(scopes=("tasks:read", "keys:read"))
     # A plan stores nothing.
     only_asks = {"POST /api/v1/plan", "POST /api/v1/dags/plan"}
     changing: list[Operation] = [

@@ -117,7 +117,7 @@ def test_a_token_signed_with_a_known_key_is_accepted(
 
         assert made.status_code == 201, made.text
     listed = show(api_user, signed(key, algorithm, {"kid": kid}))
-    assert listed.json() == api_user.ask("GET", TASKS).json()
+    assert listed.json() == api_user.request("GET", TASKS).json()
     # The API key remains valid too.
     assert len(listed.json()) == 2
 

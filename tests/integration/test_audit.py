@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import text
@@ -21,13 +22,12 @@ from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.gate.claim import claim
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from overnight_server.maintenance.audit_lanes import audit
+from overnight_server.maintenance.audit_lanes import audit, audit_all
 from overnight_server.maintenance.promote import promote
 from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
-from overnight_server.store.statements import statement
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, POOL, Deployment
 from tests.support.rivals import Rival
 
@@ -94,6 +94,85 @@ def test_a_skipped_lane_with_wrong_counters_is_repaired(deployment: Deployment) 
     assert deployment.lane(user)["skipped_by_pools"] == []
 
 
+def test_a_pass_checks_a_part_of_the_lanes_and_the_next_one_continues(
+    deployment: Deployment,
+) -> None:
+    users = sorted(deployment.user() for _ in range(3))
+    deployment.run("UPDATE lanes SET waiting = 5")
+
+    def checked() -> list[UserId]:
+        return [user for user in users if deployment.lane(user)["waiting"] == 0]
+
+    for count in (1, 2, 3):
+        assert audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1) == 1
+        assert checked() == users[:count]
+    assert audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1) == 0
+
+    deployment.run("UPDATE lanes SET waiting = 5")
+    assert audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1) == 1
+    assert checked() == users[:1]
+
+
+def test_a_full_audit_checks_all_lanes_wherever_the_last_pass_stopped(
+    deployment: Deployment,
+) -> None:
+    for _ in range(3):
+        deployment.user()
+    audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1)
+    deployment.run("UPDATE lanes SET waiting = 5")
+
+    assert audit_all(deployment.dispatcher) == 3
+
+
+def test_the_depth_of_the_queue_outlives_the_connections_that_counted_it(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    user = deployment.user()
+    producer = connect("producer")
+    submit_graph(producer, user, [NewTask("t", "echo")] * 3, LOOSE, title="three")
+    producer.close()
+    deployment.task(user)
+
+    assert deployment.one("SELECT total_depth() AS n")["n"] == 4
+    audit(deployment.dispatcher)
+
+    backends = {row["backend"] for row in deployment.rows("SELECT backend FROM depth_counters")}
+    assert 0 in backends
+    assert len(backends) <= 2
+    assert deployment.one("SELECT total_depth() AS n")["n"] == 4
+
+
+def test_a_wrong_depth_of_the_queue_is_repaired_and_reported(
+    deployment: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    _busy_user(deployment)
+    deployment.run("UPDATE depth_counters SET waiting = waiting + 7")
+    wrong = deployment.one("SELECT total_depth() AS n")["n"] - 1
+
+    with caplog.at_level(logging.ERROR):
+        audit(deployment.dispatcher)
+
+    assert f"depth_drift tasks=-{wrong}" in caplog.text
+    assert deployment.rows(WRONG_DEPTH) == []
+
+
+def test_submits_of_two_users_do_not_wait_for_each_other(
+    deployment: Deployment, connect: Callable[..., Db]
+) -> None:
+    one, other = deployment.user(), deployment.user()
+    insert = text(
+        "INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key)"
+        " VALUES (:id, :user, :id, 'echo', 't', 'test', 'ready', 0)"
+    )
+    with connect("slow").engine.begin() as tx:
+        tx.execute(insert, {"id": uuid4(), "user": one})
+
+        deployment.task(other)
+
+        assert deployment.one("SELECT total_depth() AS n")["n"] == 1
+    assert deployment.one("SELECT total_depth() AS n")["n"] == 2
+
+
 def _busy_user(deployment: Deployment) -> UserId:
     """Make a user with a running, a completed and a waiting task, so that every counter is used."""
     deployment.agent()
@@ -128,6 +207,9 @@ UNTRUE_COUNTS = """
                         WHERE e.child_id = t.id AND e.satisfied_at IS NULL)
         OR t.revision <> (SELECT count(*) FROM events e WHERE e.task_id = t.id)
 """
+WRONG_DEPTH = """
+    SELECT 1 WHERE total_depth() <> (SELECT count(*) FROM tasks WHERE is_waiting(state))
+"""
 BILLED_WRONGLY = """
     SELECT a.task_id FROM attempts a
       LEFT JOIN usage_ledger l ON l.task_id = a.task_id AND l.epoch = a.epoch AND l.kind = 'usage'
@@ -153,7 +235,8 @@ def test_eight_threads_of_mixed_acts_cause_no_deadlock_and_no_drift(
 
     assert _deadlocks(deployment) == 0
     assert done > THREADS * 2
-    assert deployment.rows(str(statement("drifted_lanes"))) == []
+    assert audit_all(deployment.dispatcher) == 0
+    assert deployment.rows(WRONG_DEPTH) == []
     assert deployment.rows(UNTRUE_DAGS) == []
     assert deployment.rows(UNTRUE_COUNTS) == []
     assert deployment.rows(BILLED_WRONGLY) == []

@@ -19,8 +19,8 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 def test_the_target_of_an_audit_entry_is_shown_by_its_public_id(api_user: ApiUser) -> None:
     task = api_user.created()
-    api_user.ask("DELETE", f"{TASKS}/{task['id']}")
-    bulk = api_user.ask(
+    api_user.request("DELETE", f"{TASKS}/{task['id']}")
+    bulk = api_user.request(
         "POST", f"{TASKS}/bulk", json={"action": "retry", "filter": {"status": "cancelled"}}
     ).json()
 
@@ -33,13 +33,31 @@ def test_the_target_of_an_audit_entry_is_shown_by_its_public_id(api_user: ApiUse
 def test_the_table_has_a_column_for_the_key(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    api_user.guest(is_admin=True).take_commands(monkeypatch)
-    api_user.ask("POST", "/api/v1/keys", json={"name": "ci"})
+    api_user.new_user(is_admin=True).take_commands(monkeypatch)
+    api_user.request("POST", "/api/v1/keys", json={"name": "ci"})
 
     shown = run("audit", "list")
 
     assert shown.exit_code == 0, shown.output
     head, *lines = shown.stdout.splitlines()
-    assert head.split() == ["AT", "ACTOR", "KEY", "VIA", "ACT", "USER", "TARGET", "DETAIL"]
-    [line] = [entry for entry in lines if "name=ci" in entry]
+    assert head.split() == ["AT", "ACTOR", "ACT", "TARGET", "USER", "KEY", "VIA", "DETAIL"]
+    [line] = [entry for entry in lines if "name ci" in entry]
     assert f" {key_id_of(api_user.key)} " in line
+
+
+def test_the_table_names_people_and_leaves_out_what_other_columns_say(
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api_user.new_user(is_admin=True, name="root").take_commands(monkeypatch)
+    api_user.deployment.run("UPDATE users SET name = 'ada' WHERE id = :id", id=api_user.user)
+    task = api_user.created()["id"]
+    run("user", "limits", "ada", "--hours", "7")
+
+    lines = [line.split() for line in run("audit", "list", "--user", "ada").stdout.splitlines()]
+
+    changed = next(line for line in lines if "user.changed" in line)
+    assert changed[2:6] == ["root", "user.changed", "-", "ada"]
+    assert changed[-5:] == ["hours", "limit", "none", "→", "7"]
+    [created] = [line for line in lines if task in line]
+    assert created[2:6] == ["ada", "task.ready", task, "ada"]
+    assert created[-1] == "-"

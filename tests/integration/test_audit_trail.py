@@ -13,8 +13,8 @@ from overnight_server.domain.ids import TaskId
 from overnight_server.domain.results import Returned
 from overnight_server.maintenance.bulk import run_bulks
 from tests.support.api_user import TASKS, ApiUser, serve_api
-from tests.support.bulk import assert_invariants
 from tests.support.deployment import AGENT, Deployment
+from tests.support.graphs import assert_invariants
 from tests.support.pull_agent import AGENTS, register_agent
 
 GRAPH = {"title": "second", "tasks": [{"name": "b", "title": "b", "payload": {"pin": "0815"}}]}
@@ -39,10 +39,10 @@ def key_of(api_user: ApiUser) -> str:
 
 def test_added_and_dropped_triggers_are_audited_without_payloads(api_user: ApiUser) -> None:
     dag = api_user.created()["dag_id"]
-    made = api_user.ask("POST", f"/api/v1/dags/{dag}/triggers", json={"graph": GRAPH})
+    made = api_user.request("POST", f"/api/v1/dags/{dag}/triggers", json={"graph": GRAPH})
     assert made.status_code == 201, made.text
 
-    api_user.ask("DELETE", f"/api/v1/triggers/{made.json()['id']}")
+    api_user.request("DELETE", f"/api/v1/triggers/{made.json()['id']}")
 
     acts = trail(api_user.deployment, "trigger.")
     assert [entry["act"] for entry in acts] == ["trigger.added", "trigger.dropped"]
@@ -53,12 +53,12 @@ def test_added_and_dropped_triggers_are_audited_without_payloads(api_user: ApiUs
 
 
 def test_pull_agents_are_audited_when_they_join_drain_and_leave(api_user: ApiUser) -> None:
-    admin = api_user.guest(is_admin=True)
-    agent = admin.ask("POST", AGENTS, json={"name": "deployment", "serves": "everyone"}).json()
-    admin.ask("POST", f"{AGENTS}/{agent['id']}/drain")
-    admin.ask("POST", AGENTS, json={"name": "deployment"})
-    admin.ask("DELETE", f"{AGENTS}/{agent['id']}")
-    admin.ask("DELETE", f"{AGENTS}/{agent['id']}")
+    admin = api_user.new_user(is_admin=True)
+    agent = admin.request("POST", AGENTS, json={"name": "deployment", "serves": "everyone"}).json()
+    admin.request("POST", f"{AGENTS}/{agent['id']}/drain")
+    admin.request("POST", AGENTS, json={"name": "deployment"})
+    admin.request("DELETE", f"{AGENTS}/{agent['id']}")
+    admin.request("DELETE", f"{AGENTS}/{agent['id']}")
 
     acts = [*trail(api_user.deployment, "agent."), *trail(api_user.deployment, "worker.")]
 
@@ -128,14 +128,16 @@ def test_a_correction_of_used_hours_is_on_record_with_its_actor(deployment: Depl
 def test_an_edit_is_audited_with_its_changes_but_without_payloads(api_user: ApiUser) -> None:
     task = api_user.created(priority_score=50)
     path = f"{TASKS}/{task['id']}"
-    edition = api_user.ask("GET", path).headers["ETag"]
+    edition = api_user.request("GET", path).headers["ETag"]
 
-    titled = api_user.ask("PATCH", path, json={"title": "better"}, headers={"If-Match": edition})
+    titled = api_user.request(
+        "PATCH", path, json={"title": "better"}, headers={"If-Match": edition}
+    )
     assert titled.status_code == 200, titled.text
     changes = TaskEdit(payload={"pin": "0815"})
     task_id = TaskId(api_user.row_id(task["id"]))
     edit(api_user.deployment.app, api_user.user, task_id, changes, editions=[ANY], actor="human:me")
-    api_user.ask(
+    api_user.request(
         "POST",
         f"{TASKS}/bulk",
         json={"action": "reprioritise", "priority_score": 7, "filter": {"title": "better"}},
@@ -158,7 +160,7 @@ def test_a_request_to_stop_a_run_is_audited_once(api_user: ApiUser) -> None:
     assert work["task_id"] == task["id"]
 
     for _ in range(2):
-        api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+        api_user.request("DELETE", f"{TASKS}/{task['id']}")
 
     [act] = trail(api_user.deployment, "task.asked_to_stop")
     assert (act["actor"], act["target"]) == (

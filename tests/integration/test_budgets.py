@@ -132,6 +132,52 @@ def test_a_task_that_waits_for_approval_can_be_cancelled(deployment: Deployment)
     assert deployment.row(run.claim.task_id)["awaits_budget"] is None
 
 
+@pytest.mark.parametrize("over", ["approve", "stop"])
+def test_a_ready_task_that_its_graph_cannot_pay_asks_for_approval(
+    deployment: Deployment, over: str
+) -> None:
+    user = deployment.user()
+    deployment.agent()
+    [task] = graph(deployment, user, 1, budget=1.0, cost=3.0)
+    assert deployment.claim().claims == []
+
+    [asking] = list_approvals(deployment.app, user_id=user)
+    assert (asking.budget, asking.needs_usd, asking.limit_usd) == ("dag", 3.0, 1.0)
+    [reason] = explain(deployment.app, user, task, CLAIM_SETTINGS).reasons
+    assert "without an answer it waits" in reason.message
+    if over == "approve":
+        assert approve(deployment.app, task, 2.0, actor=ACTOR).resumed == 1
+        assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+    else:
+        stop(deployment.app, task, actor=ACTOR)
+        assert deployment.state(task) == "cancelled"
+    assert list_approvals(deployment.app) == []
+
+
+def test_a_ready_task_that_the_night_cannot_pay_asks_for_approval(deployment: Deployment) -> None:
+    user = deployment.user(night_budget_usd=2)
+    deployment.agent()
+    task = deployment.task(user, estimated_cost_usd=3.0)
+    fits = deployment.task(user, estimated_cost_usd=1.0)
+    assert [one.claim.task_id for one in deployment.claim().claims] == [fits]
+
+    [asking] = list_approvals(deployment.app)
+    assert (asking.budget, asking.raised_by) == ("night", "operator")
+    approve(deployment.app, task, 2.0, actor=ACTOR)
+
+    assert [one.claim.task_id for one in deployment.claim().claims] == [task]
+
+
+def test_a_ready_task_that_waits_for_reserved_money_does_not_ask(deployment: Deployment) -> None:
+    user = deployment.user()
+    deployment.agent()
+    first, second = graph(deployment, user, 2, budget=3.0, cost=2.0)
+    [claimed] = deployment.claim().claims
+
+    assert claimed.claim.task_id in {first, second}
+    assert list_approvals(deployment.app) == []
+
+
 def test_only_the_owners_waiting_task_can_be_approved(deployment: Deployment) -> None:
     user, other = deployment.user(), deployment.user()
     deployment.agent()

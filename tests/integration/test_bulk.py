@@ -21,10 +21,10 @@ from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import bulk as working
 from overnight_server.maintenance.bulk import run_bulks
+from overnight_server.store import pass_limit
 from tests.support.bulk import (
     FATAL,
     ME,
-    assert_invariants,
     begin,
     counts,
     dead,
@@ -34,6 +34,7 @@ from tests.support.bulk import (
     order,
 )
 from tests.support.deployment import LOOSE, Deployment
+from tests.support.graphs import assert_invariants
 from tests.support.graphs import begin as begin_run
 
 
@@ -206,7 +207,7 @@ def test_a_task_that_was_retried_and_failed_again_is_not_changed(
     deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 1)
-    monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
+    monkeypatch.setattr(pass_limit, "PASS_SECONDS", 0)
     tasks = [NewTask(name, "echo", max_attempts=1) for name in ("a", "b")]
     parent, child = submit_graph(deployment.app, user, tasks, LOOSE, edges=[Edge(0, 1)])
     deployment.settle(*begin_run(deployment, parent.task_id), FATAL)
@@ -282,7 +283,7 @@ def test_each_chunk_is_a_short_transaction_of_its_own(
     deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two tasks moved and three looked at in each, through a field of those not meant."""
-    monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
+    monkeypatch.setattr(pass_limit, "PASS_SECONDS", 0)
     tasks = [deployment.task(user, title="yes" if n % 4 == 0 else "no") for n in range(14)]
     bulk_id = begin(deployment, user, order("cancel", title="yes"))
     steps = []
@@ -303,7 +304,7 @@ def test_every_operation_gets_a_chunk_before_a_second_one(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working, "CHUNK", 1)
-    monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
+    monkeypatch.setattr(pass_limit, "PASS_SECONDS", 0)
     large, small = deployment.user(), deployment.user()
     for _ in range(3):
         deployment.task(large)
@@ -357,7 +358,7 @@ def test_a_task_that_no_longer_matches_is_counted_as_skipped(
 def test_a_cancelled_operation_changes_no_more_tasks(
     deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working, "FURTHER_CHUNKS", 0)
+    monkeypatch.setattr(pass_limit, "PASS_SECONDS", 0)
     tasks = [deployment.task(user) for _ in range(5)]
     bulk_id = begin(deployment, user, order("cancel", type="echo"))
     run_bulks(deployment.dispatcher)

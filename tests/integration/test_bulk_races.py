@@ -16,7 +16,6 @@ from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.store.db import Db
 from tests.support.bulk import (
     ME,
-    assert_invariants,
     begin,
     counts,
     dead,
@@ -26,6 +25,7 @@ from tests.support.bulk import (
     order,
 )
 from tests.support.deployment import LOOSE, Deployment
+from tests.support.graphs import assert_invariants
 from tests.support.rivals import Rival, held_lane, meet_at_lane, queue_up
 from tests.support.workers import ROOT
 

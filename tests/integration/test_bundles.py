@@ -159,19 +159,26 @@ def test_a_slot_claims_its_next_bundle_itself(
     assert deployment.one("SELECT count(DISTINCT bundle) AS n FROM attempts")["n"] == 1
 
 
-def test_a_slot_leaves_a_long_task_to_the_dispatcher(
+def test_a_slot_claims_a_long_task_alone(
     deployment: Deployment, worker: resources.WorkerResources, handle: Callable[..., None]
 ) -> None:
     deployment.agent(slots=1, agent_id=WORKER_ID)
     quick(deployment, 10)
     handle(lambda _: None)
     [message] = group_by_message(take(deployment).claims)
-    deployment.task(deployment.user(id=UUID(int=0)), type="long")
+    long = deployment.task(deployment.user(id=UUID(int=0)), type="quick")
+    deployment.run("UPDATE tasks SET runs_alone = true WHERE id = :id", id=long)
     quick(deployment, 5)
 
     carry_out(worker, [claimed.claim for claimed in message])
 
-    assert states(deployment) == {"completed": 10, "ready": 6}
+    assert states(deployment) == {"completed": 16}
+    claimed_with_it = deployment.one(
+        "SELECT count(*) AS n FROM attempts a JOIN attempts l USING (claimed_at)"
+        " WHERE l.task_id = :id",
+        id=long,
+    )
+    assert claimed_with_it["n"] == 1
 
 
 @pytest.mark.parametrize("change", ["status = 'draining'", "id = 'another worker'"])

@@ -12,9 +12,9 @@ from overnight_server.domain.results import Returned
 from overnight_server.insight.fairness_report import fairness
 from tests.support.api_user import ApiUser
 from tests.support.command import run
-from tests.support.deployment import LIVENESS, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
-pytestmark = pytest.mark.usefixtures("admins_place")
+pytestmark = pytest.mark.usefixtures("admin_cli")
 
 
 def test_an_admin_shows_a_task_of_any_user(deployment: Deployment) -> None:
@@ -119,7 +119,7 @@ def test_the_fairness_report_of_a_new_deployment_counts_the_whole_queue(
     for _ in range(5):
         deployment.task(user)
 
-    report = fairness(deployment.dispatcher, liveness=LIVENESS)
+    report = fairness(deployment.dispatcher, claim_settings=CLAIM_SETTINGS)
 
     assert report.users[0].waiting == 5
     assert report.users[0].service is not None
@@ -129,9 +129,9 @@ def test_the_fairness_report_of_a_new_deployment_counts_the_whole_queue(
 
 
 def test_the_error_for_a_key_without_admin_rights_names_the_missing_right(
-    admins_place: ApiUser, monkeypatch: pytest.MonkeyPatch
+    admin_cli: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    admins_place.guest(name="ada").take_commands(monkeypatch)
+    admin_cli.new_user(name="ada").take_commands(monkeypatch)
 
     for command in (("user", "list"), ("workers",), ("get", "x", "--all-users")):
         refused = run(*command)

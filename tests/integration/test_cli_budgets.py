@@ -14,7 +14,7 @@ from tests.support.api_user import ApiUser
 from tests.support.command import run
 from tests.support.deployment import AGENT, LOOSE, Deployment
 
-pytestmark = pytest.mark.usefixtures("admins_place")
+pytestmark = pytest.mark.usefixtures("admin_cli")
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_tasks_over_budget_are_listed(deployment: Deployment, asking: str) -> No
 
 
 def test_an_approval_records_the_admin_who_gave_it(
-    deployment: Deployment, asking: str, admins_place: ApiUser
+    deployment: Deployment, asking: str, admin_cli: ApiUser
 ) -> None:
     answer = json.loads(run("approve", asking[-6:], "--usd", "2.50", "--json").stdout)
 
@@ -57,21 +57,19 @@ def test_an_approval_records_the_admin_who_gave_it(
     }
     [event] = deployment.rows("SELECT actor, to_state FROM events WHERE from_state = 'pending'")
     assert event["to_state"] == "ready"
-    assert event["actor"] == f"user:{admins_place.user}"
+    assert event["actor"] == f"user:{admin_cli.user}"
     again = run("approve", asking, "--usd", "1")
     assert again.exit_code == Code.FAILED
     assert "waits for no budget approval; it is ready" in again.stderr
 
 
-def test_a_stop_cancels_the_task(
-    deployment: Deployment, asking: str, admins_place: ApiUser
-) -> None:
+def test_a_stop_cancels_the_task(deployment: Deployment, asking: str, admin_cli: ApiUser) -> None:
     answer = run("stop", asking)
 
     assert answer.stdout == f"{asking} cancelled\n"
     [event] = deployment.rows("SELECT reason, actor FROM events WHERE to_state = 'cancelled'")
     assert event["reason"] == "budget_exceeded"
-    assert event["actor"] == f"user:{admins_place.user}"
+    assert event["actor"] == f"user:{admin_cli.user}"
 
 
 def test_an_invalid_amount_is_refused(asking: str) -> None:

@@ -26,7 +26,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 @pytest.fixture(autouse=True)
-def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(api_user: ApiUser, empty_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API and nothing else; waiting lets maintenance work."""
 
     def sleep(_seconds: float) -> None:

@@ -35,7 +35,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 @pytest.fixture(autouse=True)
-def place(api_user: ApiUser, empty_place: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def place(api_user: ApiUser, empty_environment: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A place whose commands reach this API and nothing else."""
     api_user.take_commands(monkeypatch)
 
@@ -169,7 +169,7 @@ def test_a_dry_run_submits_nothing(api_user: ApiUser) -> None:
     ("arguments", "expected"),
     [
         (["batch"], "FILE is missing"),
-        (["batch", "x", "--dry-run", "--wait"], "exclude each other"),
+        (["batch", "x", "--dry-run", "--wait"], "cannot be used together"),
         (["batch", "x", "--by", "07:00"], "--by needs --dry-run"),
         (["batch", "missing.yaml"], "cannot read missing.yaml"),
         (["dag", "graph", "x", "--format", "png"], "is not a format"),
@@ -252,8 +252,9 @@ def test_a_graph_is_shown_as_a_tree(api_user: ApiUser) -> None:
 
     shown = run("dag", "show", dag["id"][-6:].lower())
 
-    head, *tree = shown.stdout.splitlines()
-    assert head == f"a page  ({dag['id']}, running, 1 of 3 ended, $0.00 of $5.00)"
+    title, facts, *tree = shown.stdout.splitlines()
+    assert title == "a page"
+    assert facts == f"{dag['id']}  running, 1 of 3 ended, $0.00 of $5.00"
     first, second, third = (dag["tasks"][name][-8:] for name in ("research", "design", "build"))
     assert tree[0].split()[:-1] == ["└─", "✓", "research", first, "completed"]
     assert tree[1].split() == ["└─", "○", "design", second, "ready"]

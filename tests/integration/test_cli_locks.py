@@ -11,7 +11,7 @@ from overnight_server.domain.results import Returned
 from tests.support.command import run
 from tests.support.deployment import Deployment
 
-pytestmark = pytest.mark.usefixtures("admins_place")
+pytestmark = pytest.mark.usefixtures("admin_cli")
 
 
 @pytest.fixture

@@ -61,3 +61,38 @@ def test_only_messages_about_tasks_mention_graphs(
 
     assert "Write the whole id for an older one" in refused.stderr
     assert ("GRAPH/TASK" in refused.stderr) == has_tasks
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ("add", "x", "--max-attempts", "900"),
+            "--max-attempts: '900' is too large; write a number from 1 to 100",
+        ),
+        (
+            ("add", "x", "--max-attempts", "many"),
+            "--max-attempts: 'many' is not a whole number; write a number from 1 to 100",
+        ),
+        (
+            ("add", "x", "--max-cost", "-1"),
+            "--max-cost: '-1' is too small; write a number of at least 0",
+        ),
+        (
+            ("user", "plan", "ada", "gold"),
+            "PLAN: 'gold' is not one of 'free', 'pro', 'team', 'enterprise'.",
+        ),
+        (
+            ("add", "x", "--timeout", "0s"),
+            "--timeout: '0s' is too short; the shortest duration is 1s",
+        ),
+        (("add", "x", "--type", ""), "type: is empty; legal: text from 1 to 100 characters"),
+    ],
+)
+def test_the_error_for_a_wrong_value_names_the_option_and_legal_values(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    refused = run(*arguments)
+
+    assert refused.exit_code == Code.USAGE
+    assert refused.stderr.splitlines()[0] == f"Error: {message}"

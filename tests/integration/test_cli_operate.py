@@ -25,7 +25,7 @@ from tests.support.deployment import Deployment
 from tests.support.published_home import published_home
 from tests.support.wait import wait_until
 
-pytestmark = pytest.mark.usefixtures("admins_place")
+pytestmark = pytest.mark.usefixtures("admin_cli")
 
 
 @pytest.fixture
@@ -92,6 +92,21 @@ def test_users_and_keys_are_created_listed_and_revoked(app_db: Db) -> None:
     assert authenticate(app_db, key) is None
     assert "revoked" in run("key", "list").stdout
     assert run("key", "revoke", kept["id"]).exit_code == Code.FAILED
+
+
+def test_a_long_list_of_users_is_shown_in_pages() -> None:
+    for name in ("ada", "adam", "bob"):
+        run("user", "add", name)
+
+    first = run("user", "list", "--limit", "2")
+    assert [line.split()[0] for line in first.stdout.splitlines()[1:]] == ["ada", "adam"]
+    assert "pass --after 'adam'" in first.stderr
+
+    rest = json.loads(run("user", "list", "--after", "adam", "--json").stdout)
+    assert [user["name"] for user in rest][:1] == ["bob"]
+    named = json.loads(run("user", "list", "--name", "ada", "--all", "--json").stdout)
+    assert [user["name"] for user in named] == ["ada", "adam"]
+    assert json.loads(run("user", "list", "--name", "a%", "--json").stdout) == []
 
 
 def test_a_user_is_listed_with_the_limits_of_the_plan() -> None:

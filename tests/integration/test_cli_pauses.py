@@ -12,7 +12,7 @@ from tests.support.deployment import AGENT, Deployment
 BERLIN = ("--zone", "Europe/Berlin", "--from", "22:00", "--to", "06:00")
 
 
-pytestmark = pytest.mark.usefixtures("admins_place")
+pytestmark = pytest.mark.usefixtures("admin_cli")
 
 
 def test_a_window_is_set_shown_and_removed() -> None:
@@ -109,11 +109,16 @@ def test_a_pause_needs_exactly_one_target(
     assert run("resume").exit_code == Code.USAGE
 
 
-def test_an_unknown_pool_cannot_be_paused() -> None:
-    refused = run("pause", "--pool", "nowhere")
+@pytest.mark.parametrize("command", ["pause", "resume"])
+def test_the_error_for_an_unknown_pool_names_the_pools(
+    deployment: Deployment, command: str
+) -> None:
+    deployment.agent()
+
+    refused = run(command, "--pool", "nowhere")
 
     assert refused.exit_code == Code.FAILED
-    assert "'nowhere'" in refused.stderr
+    assert refused.stderr == "Error: there is no pool 'nowhere'\nThe pools are default.\n"
 
 
 def test_a_worker_is_listed_and_drained(deployment: Deployment) -> None:

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from overnight_server.cli.main import app
+from overnight_server.cli.terminal import task_output
 from overnight_server.cli.terminal.failures import Code
 from tests.support.published_home import published_home
 from tests.support.stub_service import (
@@ -47,7 +48,7 @@ def run(*arguments: str, stdin: str | None = None) -> Result:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--priority", "1", "--priority-score", "7"), "exclude each other"),
+        (("--priority", "1", "--priority-score", "7"), "cannot be used together"),
         (("--deadline", "2020-01-31T07:00Z"), "in the past"),
         (("--deadline", "soon"), "is not an instant"),
         (("--timeout", "9999d"), "too long; the longest duration is 3650d"),
@@ -216,13 +217,16 @@ def test_a_wait_for_a_failed_task_exits_5(service: Service, state: str) -> None:
         ({"state": "cancelled"}, None),
         (
             {"state": "dead_lettered", "failure_reason": "error"},
-            f"An admin can see every attempt with `overnight dead show {ALPHA}`.",
+            (
+                f"`overnight get {ALPHA}` shows every run with its error; `overnight retry {ALPHA}`"
+                " runs the task again."
+            ),
         ),
         (
             {"state": "dead_lettered", "failure_reason": "no_handler", "type": "nosuch"},
             (
-                "The worker has no handler for type 'nosuch'. Set OVERNIGHT_HANDLERS and restart"
-                f" the workers; then an admin can run `overnight dead retry {ALPHA}`."
+                "No worker had a handler for type 'nosuch'. Set OVERNIGHT_HANDLERS and restart"
+                f" the workers; then run the task again with `overnight retry {ALPHA}`."
             ),
         ),
     ],
@@ -379,14 +383,33 @@ def test_an_unknown_task_is_not_reported_as_a_wrong_address(service: Service) ->
 
 
 def test_a_list_is_plain_columns_when_piped(service: Service) -> None:
-    service.on("GET /api/v1/tasks", (200, [task(), task(BETA, "completed", title="x\x1b[2Jy")]))
+    dead = task(
+        BETA,
+        "dead_lettered",
+        title="x\x1b[2Jy",
+        started_at="2026-11-16T03:00:05Z",
+        completed_at="2026-11-16T03:01:09Z",
+        cost_usd=0.25,
+        error="no page",
+    )
+    service.on("GET /api/v1/tasks", (200, [task(), dead]))
 
     listed = run("list")
 
     header, first, second = listed.stdout.splitlines()
-    assert header.split() == ["ID", "STATE", "TYPE", "CREATED", "TITLE"]
-    assert first.split()[:3] == [ALPHA, "ready", "echo"]
-    assert second.endswith(r"x\x1b[2Jy")
+    assert header.split() == list(task_output.HEADERS)
+    assert first.split() == [
+        *(ALPHA, "ready", "echo", "2026-11-16", "03:00:00Z", "-", "-", "-", "say", "hello", "-")
+    ]
+    assert second.split()[5:8] == ["2026-11-16", "03:01:09Z", "1m04s"]
+    assert second.endswith(r"$0.2500  x\x1b[2Jy  no page")
+
+
+def test_a_list_shows_no_duration_of_a_task_that_waited_until_its_end(service: Service) -> None:
+    times = {"started_at": "2026-11-16T03:00:05Z", "completed_at": "2026-11-16T09:00:00Z"}
+    service.on("GET /api/v1/tasks", (200, [task(state="cancelled", **times)]))
+
+    assert "5h59m" not in run("list").stdout
 
 
 def test_a_list_sends_its_status_and_limit(service: Service) -> None:
@@ -433,9 +456,9 @@ def test_a_short_id_of_two_tasks_lists_both(service: Service) -> None:
 def test_a_full_id_is_used_without_a_lookup(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task()))
 
-    run("get", ALPHA.lower())
+    run("explain", ALPHA.lower())
 
-    assert [path for _, path, _ in service.asked] == [f"/api/v1/tasks/{ALPHA}"]
+    assert [path for _, path, _ in service.asked] == [f"/api/v1/tasks/{ALPHA}/explain"]
 
 
 def test_an_unknown_task_exits_1() -> None:
@@ -561,3 +584,12 @@ def test_a_key_file_without_a_key_exits_2(tmp_path: Path, content: str | None) -
     refused = run("list", "--api-key-file", str(tmp_path / "key"))
 
     assert refused.exit_code == Code.USAGE
+
+
+def test_add_prints_the_warnings_of_the_service_on_stderr(service: Service) -> None:
+    service.on("POST /api/v1/tasks", (201, task(warnings=["no worker has a handler"])))
+
+    added = run("add", "write")
+
+    assert added.stdout.strip() == ALPHA
+    assert "Warning: no worker has a handler" in added.stderr

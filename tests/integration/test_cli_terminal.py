@@ -108,6 +108,10 @@ def on_a_terminal(*arguments: str, **environment: str) -> str:
     return drawn.decode()
 
 
+def without_escapes(drawn: str) -> str:
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", drawn)
+
+
 def _read(fd: int) -> bytes:
     try:
         return os.read(fd, 65_536)
@@ -146,12 +150,44 @@ def test_a_terminal_gets_colours_unless_no_color_is_set(service: Service) -> Non
     assert ALPHA[-8:] in plain
 
 
+@pytest.mark.parametrize("columns", ["40", "80", "120"])
+def test_a_list_on_a_terminal_has_one_line_per_task(service: Service, columns: str) -> None:
+    dead = task(
+        state="dead_lettered",
+        title="fetch the page of the client",
+        started_at="2026-11-16T03:00:05Z",
+        completed_at="2026-11-16T03:01:09Z",
+        error="ValueError: page 7 does not exist: the server of the client answered 404",
+    )
+    service.on("GET /api/v1/tasks", (200, [dead, dead]))
+
+    drawn = without_escapes(on_a_terminal("list", COLUMNS=columns))
+
+    header, _rule, *rows = [line.rstrip() for line in drawn.splitlines() if line.strip()]
+    assert len(rows) == 2
+    assert all(len(line) <= int(columns) for line in rows)
+    shown = {"40": "TITLE", "80": "ENDED", "120": "DURATION"}[columns]
+    assert shown in header.split()
+
+
+def test_a_long_field_is_wrapped_beside_its_name(service: Service) -> None:
+    words = "a title of many words " * 6
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, task(title=words.strip())))
+
+    drawn = on_a_terminal("get", ALPHA, COLUMNS="60")
+
+    lines = drawn.splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("title"))
+    assert lines[first + 1].startswith("          ")
+    assert all(len(line) <= 60 for line in lines)
+
+
 def test_a_terminal_shows_the_states_of_a_waited_task(service: Service) -> None:
     """Once a second, so not every state has to be seen."""
     states = ("ready", "claimed", "running", "running", "completed")
     service.on(f"GET /api/v1/tasks/{ALPHA}", *((200, task(state=state)) for state in states))
 
-    drawn = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", on_a_terminal("wait", ALPHA))
+    drawn = without_escapes(on_a_terminal("wait", ALPHA))
 
     seen = list(dict.fromkeys(re.findall(rf"{ALPHA} (\w+)", drawn)))
     assert (seen[0], seen[-1]) == ("ready", "completed")
@@ -164,8 +200,20 @@ def test_the_display_of_a_wait_never_counts_an_attempt_after_the_end(service: Se
 
     drawn = on_a_terminal("wait", ALPHA)
 
-    assert "running, attempt 1 of 3" in drawn
+    assert f"{ALPHA} running, attempt 1 of 3" in drawn
+    assert f"{ALPHA} completed, attempt 1 of 3" in drawn
     assert "attempt 2" not in drawn
+
+
+def test_the_display_of_a_wait_shows_the_progress_of_the_run(service: Service) -> None:
+    running = task(state="running", progress={"fraction": 0.4, "message": "page [4]"})
+    ended = task(state="completed", attempts=1, progress={"fraction": 0.4})
+    service.on(f"GET /api/v1/tasks/{ALPHA}", (200, running), (200, running), (200, ended))
+
+    drawn = on_a_terminal("wait", ALPHA)
+
+    assert "running, attempt 1 of 3, 40 %, page [4]" in drawn
+    assert "completed, attempt 1 of 3, 40 %" not in drawn
 
 
 @pytest.mark.parametrize("arguments", [("add", "caf\udce9"), ("user", "add", "caf\udce9")])

@@ -179,6 +179,7 @@ def test_a_dead_letter_shows_error_attempts_and_payload(deployment: Deployment) 
     assert letter.user == deployment.one("SELECT name FROM users WHERE id = :id", id=user)["name"]
     assert (letter.failure_reason, letter.error) == ("auth_failure", "wrong key")
     assert (letter.attempts, letter.total_cost_usd, letter.poison_pill) == (1, 0.5, False)
+    assert (letter.task_type, letter.agent_name, letter.reviewed) == ("echo", None, False)
     [entry] = letter.failure_history
     assert (entry["error_class"], entry["error"]) == ("auth_failure", "wrong key")
 

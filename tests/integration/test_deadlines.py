@@ -11,14 +11,25 @@ from sqlalchemy import text
 from overnight_server.control.dead_letters import retry
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.priority import sort_key
-from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.results import (
+    Interrupted,
+    Lost,
+    Raised,
+    Result,
+    Returned,
+    WaitingForTasks,
+)
 from overnight_server.domain.retry import RetryRules, Strategy
+from overnight_server.explain.explain import explain
 from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance import deadlines
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
+from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.reap import reap
 from overnight_server.store.db import Db
-from tests.support.deployment import LOOSE, Deployment
+from tests.support.deployment import CLAIM_SETTINGS, CLAIM_TTL, LOOSE, Deployment
 from tests.support.graphs import graph
 from tests.support.profiles import examples
 from tests.support.rivals import Rival, meet_at_lane
@@ -83,17 +94,53 @@ def test_a_running_task_finishes_however_late(noon: Deployment) -> None:
     assert noon.state(run.claim.task_id) == "completed"
 
 
-def test_a_retry_that_waits_past_the_deadline_is_not_started(noon: Deployment) -> None:
-    patient = RetryRules(Strategy.FIXED, initial_delay_sec=60, jitter=False)
-    run = noon.running(noon.user(), deadline_at=SOON, retry=patient)
+@pytest.mark.parametrize(
+    "result",
+    [Raised("error", "no luck"), Interrupted("shutdown"), Lost()],
+    ids=["retry", "deploy", "lost worker"],
+)
+def test_a_task_that_started_in_time_may_run_again_after_its_deadline(
+    noon: Deployment, result: Result
+) -> None:
+    soon = RetryRules(Strategy.FIXED, initial_delay_sec=60, jitter=False)
+    user = noon.user()
+    run = noon.running(user, deadline_at=SOON, retry=soon)
     noon.set_clock(SOON - TICK)
-    noon.settle(run, Raised("error", "no luck"))
+    noon.settle(run, result)
+    noon.set_clock(SOON + HOUR)
+
+    assert dead_letter_passed(noon.dispatcher) == 0
+    promote(noon.dispatcher)
+    reasons = explain(noon.app, user, run.claim.task_id, CLAIM_SETTINGS).reasons
+    assert "deadline" not in [reason.code for reason in reasons]
+    assert [one.claim.task_id for one in noon.claim().claims] == [run.claim.task_id]
+
+
+def test_a_parent_that_waits_for_its_children_outlives_its_deadline(noon: Deployment) -> None:
+    user = noon.user()
+    run = noon.running(user, deadline_at=SOON)
+    child = NewChild(NewTask("child", "echo"), "#1")
+    child_id = spawn(noon.dispatcher, user, run.claim, child, SpawnCaps(LOOSE)).task_id
+    noon.settle(run, WaitingForTasks((child_id,)))
     noon.set_clock(SOON)
 
+    assert dead_letter_passed(noon.dispatcher) == 0
+    [claimed] = noon.claim().claims
+    child_run = noon.start(claimed)
+    assert child_run is not None
+    noon.settle(child_run, Returned())
+    assert [one.claim.task_id for one in noon.claim().claims] == [run.claim.task_id]
+
+
+def test_a_claim_that_was_never_started_does_not_count_as_a_start(noon: Deployment) -> None:
+    task_id = noon.task(noon.user(), deadline_at=NOW + timedelta(seconds=30))
+    noon.claim()
+    noon.set_clock(NOW + CLAIM_TTL)
+    reap(noon.dispatcher)
+
+    assert noon.claim().claims == []
     assert dead_letter_passed(noon.dispatcher) == 1
-    row = noon.row(run.claim.task_id)
-    assert (row["state"], row["attempts"], row["retry_at"]) == ("dead_lettered", 1, None)
-    assert len(noon.one("SELECT failure_history FROM dead_letters")["failure_history"]) == 1
+    assert noon.row(task_id)["failure_reason"] == "deadline_exceeded"
 
 
 def test_dependents_of_a_late_task_are_cancelled(noon: Deployment) -> None:
@@ -167,18 +214,17 @@ def test_two_sweeps_at_once_end_each_task_once(
     assert noon.one("SELECT count(*) AS n FROM dead_letters")["n"] == 5
 
 
-def test_a_task_that_starts_while_the_sweep_waits_may_finish(
+def test_a_task_whose_deadline_is_moved_while_the_sweep_waits_stays(
     noon: Deployment, connect: Callable[..., Db]
 ) -> None:
     user = noon.user()
-    run = noon.running(user, deadline_at=SOON, retry=RetryRules(Strategy.IMMEDIATE))
-    noon.settle(run, Raised("error", "no luck"))  # waits for a retry, so the sweep will see it
+    task_id = noon.task(user, deadline_at=SOON)
     noon.set_clock(SOON)
     sweeper = Rival(connect, "sweeper", dead_letter_passed)
-    reviver = Rival(connect, "reviver", _prolong, run.claim.task_id)
+    editor = Rival(connect, "editor", _prolong, task_id)
 
-    assert meet_at_lane(connect, user, reviver, sweeper) == [None, 0]
-    assert noon.state(run.claim.task_id) == "retrying"
+    assert meet_at_lane(connect, user, editor, sweeper) == [None, 0]
+    assert noon.state(task_id) == "ready"
 
 
 def _prolong(db: Db, task_id: TaskId) -> None:

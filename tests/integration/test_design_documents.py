@@ -45,14 +45,14 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 def create(api_user: ApiUser, **more: Any) -> dict[str, Any]:
     body = {"title": "Fix the login", "description": "It loops", "project_id": str(uuid4())}
-    answer = api_user.ask("POST", TASKS, json={**body, **more})
+    answer = api_user.request("POST", TASKS, json={**body, **more})
     assert answer.status_code == 201, answer.text
     task: dict[str, Any] = answer.json()
     return task
 
 
 def read(api_user: ApiUser, task_id: str) -> dict[str, Any]:
-    task: dict[str, Any] = api_user.ask("GET", f"{TASKS}/{task_id}").json()
+    task: dict[str, Any] = api_user.request("GET", f"{TASKS}/{task_id}").json()
     return task
 
 
@@ -78,7 +78,7 @@ def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
     assert read(api_user, task["id"]) == task
 
     work = agent.work()
-    assert [item["id"] for item in api_user.ask("GET", f"{TASKS}?status=claimed").json()] == [
+    assert [item["id"] for item in api_user.request("GET", f"{TASKS}?status=claimed").json()] == [
         task["id"]
     ]
     agent.report(work, "start")
@@ -93,9 +93,9 @@ def test_a_task_is_created_read_listed_and_completed(api_user: ApiUser) -> None:
     assert (ended["status"], ended["result_summary"]) == ("completed", "Fixed")
     assert ended["files_changed"] == ["login.py"]
     assert INSTANT.fullmatch(ended["completed_at"])
-    assert api_user.guest().ask("GET", TASKS).json() == []
+    assert api_user.new_user().request("GET", TASKS).json() == []
     for status in ("pending", "claimed", "running", "failed", "cancelled"):
-        assert api_user.ask("GET", f"{TASKS}?status={status}").json() == []
+        assert api_user.request("GET", f"{TASKS}?status={status}").json() == []
 
 
 def test_every_field_of_a_result_may_be_null(api_user: ApiUser) -> None:
@@ -120,7 +120,7 @@ def test_a_failed_result_fails_the_task_and_says_why(api_user: ApiUser) -> None:
     failed = read(api_user, task["id"])
     assert (failed["status"], failed["failure_reason"]) == ("failed", "error")
     assert failed["error"] == "no network"
-    assert len(api_user.ask("GET", f"{TASKS}?status=failed").json()) == 1
+    assert len(api_user.request("GET", f"{TASKS}?status=failed").json()) == 1
 
 
 def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(api_user: ApiUser) -> None:
@@ -148,7 +148,7 @@ def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(api_user: ApiUser) -> 
 def test_a_priority_is_one_to_four(api_user: ApiUser, priority: object) -> None:
     body = {"title": "x", "description": "x", "project_id": "x", "priority": priority}
 
-    answer = api_user.ask("POST", TASKS, json=body)
+    answer = api_user.request("POST", TASKS, json=body)
 
     assert code(answer) == (422, "INVALID_REQUEST")
     assert answer.json()["errors"][0]["field"] == "priority"
@@ -157,18 +157,18 @@ def test_a_priority_is_one_to_four(api_user: ApiUser, priority: object) -> None:
 def test_a_task_is_cancelled_once(api_user: ApiUser) -> None:
     task = create(api_user)
 
-    answer = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+    answer = api_user.request("DELETE", f"{TASKS}/{task['id']}")
 
     assert answer.json()["cancelled"] is True
     assert read(api_user, task["id"])["status"] == "cancelled"
-    again = api_user.ask("DELETE", f"{TASKS}/{task['id']}")
+    again = api_user.request("DELETE", f"{TASKS}/{task['id']}")
     assert code(again) == (400, "TASK_ALREADY_COMPLETED")
 
 
 @pytest.mark.parametrize("tier", list(PlanTier))
 def test_queue_and_limits_are_reported_for_every_plan(api_user: ApiUser, tier: PlanTier) -> None:
     plan = PLAN_LIMITS[tier]
-    user = api_user.guest(
+    user = api_user.new_user(
         plan_tier=tier.value,
         max_concurrent_agents=plan.max_concurrent_agents,
         max_task_duration_minutes=plan.max_task_duration_minutes,
@@ -179,8 +179,8 @@ def test_queue_and_limits_are_reported_for_every_plan(api_user: ApiUser, tier: P
     create(user)
     agent.begin()
 
-    status = user.ask("GET", f"{TASKS}/queue-status").json()
-    limits = user.ask("GET", LIMITS).json()
+    status = user.request("GET", f"{TASKS}/queue-status").json()
+    limits = user.request("GET", LIMITS).json()
 
     most = plan.max_concurrent_agents
     assert (
@@ -211,13 +211,13 @@ def test_queue_and_limits_are_reported_for_every_plan(api_user: ApiUser, tier: P
 
 
 def test_hours_are_charged_and_used_up(api_user: ApiUser) -> None:
-    user = api_user.guest(monthly_agent_hours_limit=1, max_task_duration_minutes=60)
+    user = api_user.new_user(monthly_agent_hours_limit=1, max_task_duration_minutes=60)
     agent = register_agent(user)
     create(user)
     work = agent.begin()
     pass_time(api_user.deployment, timedelta(minutes=59))
     agent.report(work, "complete", status="completed")
-    assert user.ask("GET", LIMITS).json()["monthly_agent_hours_used"] == 0.98
+    assert user.request("GET", LIMITS).json()["monthly_agent_hours_used"] == 0.98
     api_user.deployment.run("UPDATE lanes SET used_seconds = 3600 WHERE user_id = :u", u=user.user)
 
     refused = user.create()
@@ -230,19 +230,19 @@ def test_fifty_tasks_may_wait_and_no_more(api_user: ApiUser) -> None:
         api_user.created()
 
     assert code(api_user.create()) == (400, "TOO_MANY_PENDING")
-    assert api_user.ask("GET", f"{TASKS}/queue-status").json()["pending"] == 50
+    assert api_user.request("GET", f"{TASKS}/queue-status").json()["pending"] == 50
 
 
 def test_tasks_of_other_users_are_not_accessible(api_user: ApiUser) -> None:
     task_id = create(api_user)["id"]
-    other = api_user.guest()
+    other = api_user.new_user()
 
     for method, path in (("GET", ""), ("DELETE", ""), ("GET", "/explain"), ("POST", "/retry")):
-        assert code(other.ask(method, f"{TASKS}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
+        assert code(other.request(method, f"{TASKS}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
     for method, path in (("GET", ""), ("POST", "/cancel")):
-        assert code(other.ask(method, f"{QUEUE}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
+        assert code(other.request(method, f"{QUEUE}/{task_id}{path}")) == (404, "TASK_NOT_FOUND")
     # Only the token of the claim may report a result; a user's key may not.
-    reported = api_user.ask("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
+    reported = api_user.request("POST", f"{TASKS}/{task_id}/complete", json={"status": "completed"})
     assert reported.status_code == 401
     for path in (TASKS, f"{TASKS}/queue-status", LIMITS, QUEUE, "/status"):
         assert api_user.http.get(path).status_code == 401
@@ -262,42 +262,42 @@ def test_a_prompt_goes_through_the_queue(api_user: ApiUser) -> None:
         "source_job": "nightly-maintenance",
     }
 
-    answer = api_user.ask("POST", f"{QUEUE}/task", json=request)
+    answer = api_user.request("POST", f"{QUEUE}/task", json=request)
 
     assert answer.status_code == 201
     accepted = answer.json()
     queue_id = accepted["queue_id"]
     assert accepted == {"queue_id": queue_id, "position": 1, "state": "pending"}
-    entry = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
+    entry = api_user.request("GET", f"{QUEUE}/{queue_id}").json()
     assert set(entry) >= ENTRY_FIELDS
     assert request.items() <= entry.items()
     assert (entry["state"], entry["position"], entry["attempts"]) == ("pending", 1, 0)
     assert (entry["task_id"], entry["agent_url"], entry["dispatched_at"]) == (None, None, None)
 
     work = agent.work()
-    sent = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
+    sent = api_user.request("GET", f"{QUEUE}/{queue_id}").json()
     assert (sent["state"], sent["position"]) == ("dispatching", None)
     assert (sent["task_id"], sent["attempts"]) == (queue_id, 1)
     assert INSTANT.fullmatch(sent["dispatched_at"])
     assert sent["agent_url"]
     agent.report(work, "start")
-    assert api_user.ask("GET", f"{QUEUE}/{queue_id}").json()["state"] == "working"
+    assert api_user.request("GET", f"{QUEUE}/{queue_id}").json()["state"] == "working"
     agent.report(work, "complete", status="completed")
-    ended = api_user.ask("GET", f"{QUEUE}/{queue_id}").json()
+    ended = api_user.request("GET", f"{QUEUE}/{queue_id}").json()
     assert (ended["state"], ended["task_id"]) == ("completed", queue_id)
-    assert api_user.ask("GET", QUEUE).json()["tasks"] == []
+    assert api_user.request("GET", QUEUE).json()["tasks"] == []
 
 
 def test_a_busy_agent_sends_the_task_to_the_end_of_the_queue(api_user: ApiUser) -> None:
     agent = register_agent(api_user)
-    first = api_user.ask("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
+    first = api_user.request("POST", f"{QUEUE}/task", json={"prompt": "first"}).json()["queue_id"]
     work = agent.work()
 
     assert agent.report(work, "release", reason="shutdown").status_code == 200
 
-    back = api_user.ask("GET", f"{QUEUE}/{first}").json()
+    back = api_user.request("GET", f"{QUEUE}/{first}").json()
     assert (back["state"], back["task_id"], back["agent_url"]) == ("pending", None, None)
-    assert api_user.ask("GET", f"{TASKS}/{first}").json()["attempts"] == 0
+    assert api_user.request("GET", f"{TASKS}/{first}").json()["attempts"] == 0
 
 
 def test_the_queue_is_first_in_first_out_and_outlives_the_process(
@@ -305,12 +305,12 @@ def test_the_queue_is_first_in_first_out_and_outlives_the_process(
 ) -> None:
     with serve_api(deployment, database_url) as before:
         ids = [
-            before.ask("POST", f"{QUEUE}/task", json={"prompt": prompt}).json()["queue_id"]
+            before.request("POST", f"{QUEUE}/task", json={"prompt": prompt}).json()["queue_id"]
             for prompt in ("first", "second", "third")
         ]
     with serve_api(deployment, database_url) as after:
         after.headers = before.headers
-        shown = after.ask("GET", QUEUE).json()
+        shown = after.request("GET", QUEUE).json()
 
         assert shown["depth"] == 3
         assert [task["queue_id"] for task in shown["tasks"]] == ids
@@ -322,17 +322,17 @@ def test_a_full_queue_is_refused_with_the_message_of_the_design(
 ) -> None:
     with serve_api(deployment, database_url, AG_QUEUE_MAX_SIZE="2") as api_user:
         for route in (f"{QUEUE}/task", "/api/task"):
-            api_user.ask("POST", route, json={"prompt": "x"})
+            api_user.request("POST", route, json={"prompt": "x"})
 
-        refused = api_user.ask("POST", "/api/task", json={"prompt": "x"})
+        refused = api_user.request("POST", "/api/task", json={"prompt": "x"})
 
         assert code(refused) == (503, "QUEUE_FULL")
         assert refused.json()["title"] == "Queue is full. Please try again later."
         assert refused.json()["detail"] == "queue is at capacity (2 tasks)"
         assert refused.headers["retry-after"]
-        status = api_user.ask("GET", "/status").json()
+        status = api_user.request("GET", "/status").json()
         assert status["queue"]["depth"] == status["queue"]["max_size"] == 2
-        web = api_user.ask("GET", QUEUE).json()["tasks"][1]
+        web = api_user.request("GET", QUEUE).json()["tasks"][1]
         assert web["source"] == "web"
 
 
@@ -346,9 +346,11 @@ def test_the_queue_settings_are_read_under_their_old_names(
         "AG_QUEUE_DIR": "~/.agency/queue",
     }
     with serve_api(deployment, database_url, **old) as api_user:
-        queue_id = api_user.ask("POST", f"{QUEUE}/task", json={"prompt": "x"}).json()["queue_id"]
+        queue_id = api_user.request("POST", f"{QUEUE}/task", json={"prompt": "x"}).json()[
+            "queue_id"
+        ]
 
-        assert api_user.ask("GET", "/status").json()["queue"]["max_size"] == 50
+        assert api_user.request("GET", "/status").json()["queue"]["max_size"] == 50
         assert read(api_user, queue_id)["max_attempts"] == 5
 
 
@@ -379,3 +381,13 @@ def test_the_queue_commands_submit_show_and_cancel(
     assert full.exit_code != 0
     assert full.stderr.splitlines()[0] == "Error: queue is at capacity (1 tasks)"
     assert cancelled.stdout == f"{queue_id} cancelled\n"
+
+
+def test_limits_of_hours_are_whole_numbers(api_user: ApiUser) -> None:
+    limited = api_user.new_user(monthly_agent_hours_limit=10)
+
+    limits = limited.request("GET", LIMITS).text
+    queue = limited.request("GET", f"{TASKS}/queue-status").text
+
+    assert '"monthly_agent_hours_limit":10,' in limits
+    assert '"monthly_hours_limit":10,' in queue

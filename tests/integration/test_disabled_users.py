@@ -22,8 +22,9 @@ from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import load
 from overnight_server.store.db import Db
 from tests.support.api_user import ApiUser, serve_api
-from tests.support.bulk import ME, assert_invariants, begin, get_operation, order
+from tests.support.bulk import ME, begin, get_operation, order
 from tests.support.deployment import LOOSE, Deployment
+from tests.support.graphs import assert_invariants
 from tests.support.pull_agent import register_agent
 from tests.support.rivals import Rival, meet_at_lane
 
@@ -54,8 +55,8 @@ def leave(deployment: Deployment, user: UserId, *titles: str) -> None:
     )
     with deployment.owner.engine.begin() as tx:
         for title in titles:
-            named = {"id": key.split("_")[2], "proof": proof, "title": title}
-            tx.execute(submitted, named)
+            values = {"id": key.split("_")[2], "proof": proof, "title": title}
+            tx.execute(submitted, values)
 
 
 def titles(deployment: Deployment) -> list[str]:
@@ -88,11 +89,11 @@ def test_a_bulk_operation_of_a_disabled_user_waits_and_continues(
 
 def test_a_trigger_of_a_disabled_user_waits_and_then_fires(api_user: ApiUser) -> None:
     deployment, dag = api_user.deployment, api_user.created()["dag_id"]
-    made = api_user.ask(
+    made = api_user.request(
         "POST", f"/api/v1/dags/{dag}/triggers", json={"when": "finished", "graph": GRAPH}
     )
     assert made.status_code == 201, made.text
-    api_user.ask("DELETE", f"/api/v1/dags/{dag}")
+    api_user.request("DELETE", f"/api/v1/dags/{dag}")
     before = titles(deployment)
 
     disable_user(deployment.app, api_user.user)

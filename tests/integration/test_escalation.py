@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from overnight_server.control.dead_letters import retry
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.insight.notices import list_notices
@@ -87,6 +88,20 @@ def test_the_rule_dead_letter_ends_a_failing_task_early(deployment: Deployment) 
     assert [notice.detail["rule"] for notice in list_notices(deployment.app, user)] == [
         "dead_letter"
     ]
+
+
+def test_the_rule_dead_letter_counts_from_the_revival(deployment: Deployment) -> None:
+    deployment.agent()
+    policy = RetryRules(escalate_after=2, escalate=Escalation.DEAD_LETTER, **NOW)
+    task = deployment.task(deployment.user(), retry=policy, max_attempts=9)
+    fail(deployment, 2)
+    retry(deployment.dispatcher, task, actor="operator:ada", attempts=5)
+
+    fail(deployment, 1)
+    after_one = deployment.state(task)
+    fail(deployment, 1)
+
+    assert (after_one, deployment.state(task)) == ("retrying", "dead_lettered")
 
 
 def test_the_default_rules_apply_to_a_task_without_rules(api_user: ApiUser) -> None:

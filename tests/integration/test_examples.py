@@ -115,11 +115,11 @@ def test_a_model_gets_the_mistakes_of_its_answer(
     ]
     prompts: list[str] = []
 
-    def ask(prompt: str) -> str:
+    def answer(prompt: str) -> str:
         prompts.append(prompt)
         return answers[len(prompts) - 1]
 
-    made = orchestrator.orchestrate(api_user.client(), GOAL, orchestrator.by_model(ask))
+    made = orchestrator.orchestrate(api_user.client(), GOAL, orchestrator.by_model(answer))
 
     assert list(made.tasks) == ["a", "b"]
     assert GOAL in prompts[0]
@@ -189,7 +189,7 @@ def test_the_page_shows_the_file_and_its_result(api_user: ApiUser) -> None:
 def test_the_page_shows_the_responses_of_the_service(api_user: ApiUser) -> None:
     body, expected = map(json.loads, _blocks("json"))
 
-    answer = api_user.ask("POST", "/api/v1/dags", json=body)
+    answer = api_user.request("POST", "/api/v1/dags", json=body)
 
     assert answer.status_code == 201
     assert {name: answer.json()[name] for name in expected} == expected

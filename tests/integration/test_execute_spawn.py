@@ -42,15 +42,15 @@ def worker(database_url: str, db: Db) -> Iterator[resources.WorkerResources]:
 
 @pytest.fixture
 def register() -> Iterator[Register]:
-    named: list[str] = []
+    names: list[str] = []
 
     def add(**functions: registry.HandlerFunction) -> None:
         for name, function in functions.items():
             registry._handlers[name] = registry.Handler(name, function)
-            named.append(name)
+            names.append(name)
 
     yield add
-    for name in named:
+    for name in names:
         registry._handlers.pop(name, None)
 
 

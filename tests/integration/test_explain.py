@@ -453,9 +453,9 @@ def test_only_the_owner_gets_an_explanation(api_user: ApiUser) -> None:
     task = api_user.created()
     path = f"{TASKS}/{task['id']}/explain"
 
-    reported = api_user.ask("GET", path)
-    refused = api_user.guest().ask("GET", path)
-    unknown = api_user.ask("GET", f"{TASKS}/{show_task(uuid4())}/explain")
+    reported = api_user.request("GET", path)
+    refused = api_user.new_user().request("GET", path)
+    unknown = api_user.request("GET", f"{TASKS}/{show_task(uuid4())}/explain")
 
     assert reported.status_code == 200
     assert reported.json()["starts_next"] is False
@@ -469,11 +469,11 @@ def test_the_example_of_the_page_is_what_the_command_prints(
 ) -> None:
     api_user.deployment.set_clock(EVENING)
     api_user.deployment.agent()
-    ada = api_user.guest(**_free_plan())
+    ada = api_user.new_user(**_free_plan())
     holder = ada.created(project_id="site")["id"]
     assert api_user.deployment.claim().claims
     task = ada.created(project_id="site")["id"]
-    answer = ada.ask("GET", f"{TASKS}/{task}/explain").json()
+    answer = ada.request("GET", f"{TASKS}/{task}/explain").json()
 
     with stub_service() as service:
         service.on(f"GET /api/v1/tasks/{task}/explain", (200, answer))

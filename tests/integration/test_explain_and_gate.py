@@ -40,7 +40,7 @@ from tests.support.profiles import examples
 T = TypeVar("T")
 
 # Deleting is much quicker than truncating tables that hold a few rows.
-FORGET = "; ".join(
+DELETE_ALL = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("events", "usage_ledger", "attempts", "task_edges", "held_locks", "lock_waits", "tasks"),
@@ -339,15 +339,15 @@ def _firsts(
         )
 
     undone = Undone(deployment.dispatcher.engine)
-    found: list[Sequence[UUID]] = []
+    claimed_ids: list[Sequence[UUID]] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("overnight_server.gate.claim.execute_batch", reworded)
         for pool in (POOL, GPU_POOL):
             taken = claim(undone, pool, holder="nobody", claim_settings=claim_settings, limit=1)
-            found.append([claimed.claim.task_id for claimed in taken.claims])
-            found.append([run.claim.task_id for run in undone.atomically(go_on).runs])
-    event(f"{sum(map(len, found))} firsts")
-    return found
+            claimed_ids.append([claimed.claim.task_id for claimed in taken.claims])
+            claimed_ids.append([run.claim.task_id for run in undone.atomically(go_on).runs])
+    event(f"{sum(map(len, claimed_ids))} firsts")
+    return claimed_ids
 
 
 def _describe(explanations: dict[TaskId, Explanation], wrong: set[UUID]) -> str:
@@ -368,7 +368,7 @@ def _build(
     deployment: Deployment, crowd: list[Person], place: Place, claim_settings: ClaimSettings
 ) -> dict[TaskId, UserId]:
     """A deployment at a late hour: some run since the evening, some came only now."""
-    deployment.run(FORGET)
+    deployment.run(DELETE_ALL)
     deployment.set_clock(EVENING)
     deployment.run(f"INSERT INTO type_durations (type, seconds) VALUES ('{QUICK}', 0.1)")
     for number, worker in enumerate(place.workers):

@@ -1,5 +1,6 @@
 """The fairness report from a real database."""
 
+import logging
 from datetime import timedelta
 
 import pytest
@@ -9,13 +10,14 @@ from overnight_server.domain.fairness_report import FairnessReceipt
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import fairness_report as receipts
 from overnight_server.insight.fairness_report import fairness
-from tests.support.deployment import LIVENESS, Deployment
+from overnight_server.maintenance.starvation_alarm import report_starving_users
+from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
 MINUTE = timedelta(minutes=1)
 
 
 def read(deployment: Deployment, **options: timedelta) -> Fairness:
-    return fairness(deployment.dispatcher, liveness=LIVENESS, **options)
+    return fairness(deployment.dispatcher, claim_settings=CLAIM_SETTINGS, **options)
 
 
 def of(report: Fairness, user: str) -> FairnessReceipt:
@@ -134,6 +136,37 @@ def test_starving_users_are_reported(deployment: Deployment) -> None:
     assert alarm.user == "ada"
     assert alarm.waited_seconds == pytest.approx(21 * 60, abs=30)
     assert read(deployment, starving_after=timedelta(hours=1)).starving == []
+
+
+def test_a_lane_that_is_skipped_by_mistake_is_reported_and_served(
+    deployment: Deployment, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody else is served, and the pool's slots are free."""
+    deployment.agent(slots=2)
+    ada = deployment.user(name="ada")
+    deployment.task(ada)
+    deployment.run("UPDATE lanes SET skipped_by_pools = ARRAY['default']")
+    deployment.move_clock(20 * MINUTE)
+    assert deployment.claim().claims == []
+
+    assert [user.user for user in read(deployment).starving] == ["ada"]
+    with caplog.at_level(logging.ERROR):
+        assert report_starving_users(deployment.dispatcher, CLAIM_SETTINGS) == 1
+
+    assert "user_starving" in caplog.text
+    assert str(ada) in caplog.text
+    assert len(deployment.claim().claims) == 1
+    assert report_starving_users(deployment.dispatcher, CLAIM_SETTINGS) == 0
+
+
+def test_nobody_starves_while_long_runs_occupy_every_slot(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    deployment.running(deployment.user(name="bob"))
+    deployment.task(deployment.user(name="ada"))
+
+    deployment.move_clock(20 * MINUTE)
+
+    assert read(deployment).starving == []
 
 
 def test_a_user_whose_tasks_no_worker_can_run_is_not_starving(deployment: Deployment) -> None:

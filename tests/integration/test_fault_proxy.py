@@ -9,7 +9,7 @@ import pytest
 
 from tests.chaos.proxy import FaultProxy, LinkFault, ProxyLink
 
-PATIENCE = 5.0
+TIMEOUT_SECONDS = 5.0
 MOMENT = 0.2
 
 
@@ -38,7 +38,7 @@ def echo() -> Iterator[int]:
         thread.start()
         yield server.getsockname()[1]
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(PATIENCE)
+        thread.join(TIMEOUT_SECONDS)
 
 
 @pytest.fixture
@@ -51,17 +51,17 @@ def link(echo: int) -> Iterator[ProxyLink]:
 def line(link: ProxyLink) -> Iterator[socket.socket]:
     """A connection through the link that works."""
     with connect(link) as made:
-        assert ask(made, b"hello") == b"hello"
+        assert exchange(made, b"hello") == b"hello"
         yield made
 
 
 def connect(link: ProxyLink) -> socket.socket:
-    made = socket.create_connection(("127.0.0.1", link.port), timeout=PATIENCE)
+    made = socket.create_connection(("127.0.0.1", link.port), timeout=TIMEOUT_SECONDS)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 
-def ask(line: socket.socket, sent: bytes) -> bytes:
+def exchange(line: socket.socket, sent: bytes) -> bytes:
     line.sendall(sent)
     return line.recv(1024)
 
@@ -73,7 +73,7 @@ def receives_nothing(line: socket.socket) -> bool:
     except TimeoutError:
         return True
     finally:
-        line.settimeout(PATIENCE)
+        line.settimeout(TIMEOUT_SECONDS)
     return False
 
 
@@ -85,14 +85,14 @@ def test_a_cut_resets_open_connections_and_accepts_new_ones(
     with pytest.raises(ConnectionResetError):
         line.recv(1024)
     with connect(link) as another:
-        assert ask(another, b"again") == b"again"
+        assert exchange(another, b"again") == b"again"
 
 
 def test_a_delay_slows_down_the_response(link: ProxyLink, line: socket.socket) -> None:
     link.set_fault(LinkFault.DELAY, delay_seconds=0.1)
     began = time.monotonic()
 
-    assert ask(line, b"slow") == b"slow"
+    assert exchange(line, b"slow") == b"slow"
 
     assert time.monotonic() - began >= 0.2  # there and back
 
@@ -158,9 +158,9 @@ def test_a_lost_commit_reaches_the_server_without_a_confirmation(
 ) -> None:
     link.forget_next_commit(after=1)
 
-    assert ask(line, b"COMMIT 1") == b"COMMIT 1"
+    assert exchange(line, b"COMMIT 1") == b"COMMIT 1"
     line.sendall(b"COMMIT 2")
     with pytest.raises(ConnectionResetError):
         line.recv(1024)
     with connect(link) as another:
-        assert ask(another, b"COMMIT 3") == b"COMMIT 3"
+        assert exchange(another, b"COMMIT 3") == b"COMMIT 3"

@@ -363,7 +363,7 @@ def test_only_the_owner_gets_a_forecast(api_user: ApiUser) -> None:
     assert forecast.id == shown
     assert forecast.queue_position == 1
     assert [forecast.id for forecast in client.forecasts()] == [shown]
-    assert api_user.guest().ask("GET", f"/api/v1/tasks/{shown}/forecast").status_code == 404
+    assert api_user.new_user().request("GET", f"/api/v1/tasks/{shown}/forecast").status_code == 404
     with pytest.raises(TaskNotFound):
         forecast_task(
             api_user.deployment.app, api_user.deployment.user(), parse_task(shown), CLAIM_SETTINGS
@@ -381,13 +381,13 @@ def test_the_api_plans_a_batch(api_user: ApiUser) -> None:
     )
 
     assert (planned.tasks, planned.sure, planned.likely) == (2, 2, 2)
-    assert api_user.ask("GET", "/api/v1/tasks").json() == []
+    assert api_user.request("GET", "/api/v1/tasks").json() == []
 
 
 def test_a_wrong_plan_is_refused_with_field_and_legal_values(api_user: ApiUser) -> None:
     body = {"tasks": [{"title": "a", "priority": 9}], "by_at": "soon"}
 
-    answer = api_user.ask("POST", "/api/v1/plan", json=body)
+    answer = api_user.request("POST", "/api/v1/plan", json=body)
 
     assert answer.status_code == 422
     wrong = {item["field"]: item["legal"] for item in answer.json()["errors"]}

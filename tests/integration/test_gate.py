@@ -351,7 +351,6 @@ def test_a_batch_never_overruns_its_limit_under_the_worst_plan(deployment: Deplo
                 "usd_left": None,
                 "holder": "d",
                 "starts": False,
-                "elsewhere": [],
                 "types": None,
                 "ttl": 60,
                 "sources": ["ready"],

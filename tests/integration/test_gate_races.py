@@ -41,7 +41,7 @@ from tests.support.deployment import (
     POOL,
     Deployment,
 )
-from tests.support.invariants import describe_violations, violations, watch_plans
+from tests.support.invariants import describe_violations, record_plan_history, violations
 from tests.support.rivals import Rival, held_lane, held_pool, held_task, queue_up
 from tests.support.wait import wait_until
 
@@ -108,7 +108,7 @@ def test_concurrent_claims_plan_changes_and_releases_break_no_limit(
     deployment: Deployment, connect: Callable[..., Db]
 ) -> None:
     chance = random.Random(7)
-    watch_plans(deployment.owner)
+    record_plan_history(deployment.owner)
     deployment.move_clock(timedelta(0))  # so that no statement meets the clock while it is replaced
     deployment.agent(slots=40)
     users = [deployment.user(PlanTier.PRO, name=name, on_exhausted="hold") for name in "abc"]

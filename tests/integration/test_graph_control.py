@@ -1,8 +1,11 @@
 """Cancel and retry of graphs."""
 
-from uuid import uuid4
+from collections.abc import Sequence
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
+from sqlalchemy import Connection
 
 from overnight.errors import (
     DagAlreadyFinished,
@@ -12,6 +15,7 @@ from overnight.errors import (
     TaskNotFound,
     TooManyPending,
 )
+from overnight_server.control import retry as retry_module
 from overnight_server.control.cancel import cancel, cancel_dag
 from overnight_server.control.dead_letters import discard
 from overnight_server.control.dead_letters import retry as retry_letter
@@ -284,6 +288,62 @@ def test_a_retried_graph_keeps_completed_and_closed_tasks(
     ]
     end(deployment, failed, Returned())
     assert states(deployment, below_failed, fallback) == ["ready", "cancelled"]
+    assert_invariants(deployment)
+
+
+def test_a_large_graph_is_retried_in_chunks_and_a_second_retry_goes_on(
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first chunk has the root alone; it runs again and ends before its dependents are back."""
+    monkeypatch.setattr(retry_module, "CHUNK", 1)
+    root, below, fallback, last = linked(
+        deployment, user, 4, Edge(0, 1), Edge(0, 2, FALLBACK), Edge(1, 3)
+    )
+    end(deployment, root, FATAL)
+    end(deployment, fallback, FATAL)
+    revive = retry_module._revive
+    chunks: list[Sequence[UUID]] = []
+
+    def crash_in_the_second_chunk(
+        tx: Connection, chunk: Sequence[UUID], *args: Any, **options: Any
+    ) -> Any:
+        chunks.append(chunk)
+        if len(chunks) == 2:
+            raise KeyboardInterrupt
+        return revive(tx, chunk, *args, **options)
+
+    monkeypatch.setattr(retry_module, "_revive", crash_in_the_second_chunk)
+    with pytest.raises(KeyboardInterrupt):
+        retry_dag(deployment.app, user, dag_of(deployment, root), actor=ME)
+    assert states(deployment, root, below, fallback, last) == [
+        *("ready", "cancelled", "dead_lettered", "cancelled")
+    ]
+    end(deployment, root, Returned())
+
+    back = retry_dag(deployment.app, user, dag_of(deployment, root), actor=ME)
+
+    assert set(back) == {below, last}, "the fallback is not needed any more"
+    assert states(deployment, below, last) == ["ready", "pending"]
+    for task in (below, last):
+        end(deployment, task, Returned())
+    assert_invariants(deployment)
+
+
+def test_a_parent_that_fails_again_between_two_chunks_cancels_its_dependents(
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retry_module, "CHUNK", 1)
+    root, below = linked(deployment, user, 2, Edge(0, 1))
+    end(deployment, root, FATAL)
+
+    def after_each_chunk(point: str) -> None:
+        if point == "dead_letter.after_commit" and deployment.state(root) == "ready":
+            end(deployment, root, FATAL)
+
+    monkeypatch.setattr(retry_module, "fault", after_each_chunk)
+    retry_dag(deployment.app, user, dag_of(deployment, root), actor=ME)
+
+    assert states(deployment, root, below) == ["dead_lettered", "cancelled"]
     assert_invariants(deployment)
 
 

@@ -22,7 +22,7 @@ from overnight_server.maintenance.reap import reap
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome.settle import settle
 from tests.support.deployment import AGENT, LEASE, Deployment
-from tests.support.invariants import describe_violations, violations, watch_plans
+from tests.support.invariants import describe_violations, record_plan_history, violations
 from tests.support.profiles import examples
 from tests.support.rivals import Connect, Rival, meet_at_lane
 
@@ -173,7 +173,7 @@ class _Life:
         self.deployment = deployment
         self.chance = chance
         if not _has_plan_history(deployment):
-            watch_plans(deployment.owner)
+            record_plan_history(deployment.owner)
         deployment.agent()
         self.user = deployment.user(
             PlanTier.PRO,

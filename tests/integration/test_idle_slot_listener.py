@@ -1,4 +1,4 @@
-"""Idle listeners: the next quick task starts without a message, and messages go first."""
+"""Idle listeners: the next task starts without a message, and messages go first."""
 
 import threading
 from collections.abc import Iterator
@@ -93,53 +93,6 @@ def claims(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-def test_a_new_subscription_signals_once(redis: EmbeddedRedis, prefix: str) -> None:
-    """A wake-up from before the subscription may have been missed."""
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
-        assert _signals(subscription, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
-
-
-def test_a_subscription_drops_messages_it_did_not_read_before_it_ended(
-    redis: EmbeddedRedis, client: Redis, prefix: str
-) -> None:
-    subscription = SlotSubscription(redis.url, prefix, "default", QUEUE)
-    with subscription:
-        dismiss_idle_listeners(client, prefix, "default")
-        client.publish(prefix + SLOTS_CHANNEL, "")
-
-    with subscription:
-        assert _signals(subscription, 2) == [SlotSignal.SUBSCRIBED, SlotSignal.NOTHING]
-
-
-def test_a_subscription_receives_wake_ups_and_the_dismissals_of_its_own_pool(
-    redis: EmbeddedRedis, client: Redis, prefix: str
-) -> None:
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
-        _signals(subscription, 2)
-        dismiss_idle_listeners(client, prefix, "gpu")
-        client.publish(prefix + SLOTS_CHANNEL, "")
-        assert subscription.wait(LONG) is SlotSignal.WAKE_UP
-        # In one pipeline; otherwise the first message could be read before the second is sent.
-        with client.pipeline() as both:
-            both.publish(prefix + SLOTS_CHANNEL, "")
-            dismiss_idle_listeners(both, prefix, "default")
-            both.execute()
-
-        assert subscription.wait(LONG) is SlotSignal.LEAVE
-
-
-def test_the_dispatcher_sees_whether_a_pool_has_an_idle_listener(
-    redis: EmbeddedRedis, client: Redis, prefix: str
-) -> None:
-    subscription = SlotSubscription(redis.url, prefix, "default", QUEUE)
-    answers = [has_idle_listener(client, prefix, ["default"])]
-    with subscription:
-        answers += [has_idle_listener(client, prefix, pools) for pools in (["default"], ["gpu"])]
-    wait_until(lambda: not has_idle_listener(client, prefix, ["default"]), what="it to be gone")
-
-    assert answers == [False, True, False]
-
-
 def test_an_idle_listener_is_woken_before_a_dispatcher(redis: EmbeddedRedis, prefix: str) -> None:
     waker = Waker(redis.url, prefix)
     dispatcher = WakeUpListener(redis.url, prefix)
@@ -153,45 +106,6 @@ def test_an_idle_listener_is_woken_before_a_dispatcher(redis: EmbeddedRedis, pre
         assert dispatcher.wait(LONG, threading.Event())
     dispatcher.close()
     waker.close()
-
-
-def test_no_slot_listens_while_messages_wait_in_the_queue(
-    redis: EmbeddedRedis, client: Redis, prefix: str
-) -> None:
-    client.rpush(prefix + QUEUE, "a message")
-
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
-        assert subscription.wait(LONG) is SlotSignal.LEAVE
-
-
-def test_a_message_is_noticed_although_the_dismissal_was_lost(
-    redis: EmbeddedRedis, client: Redis, prefix: str
-) -> None:
-    def wake_and_wait() -> SlotSignal:
-        client.publish(prefix + SLOTS_CHANNEL, "")
-        return subscription.wait(LONG)
-
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as subscription:
-        _signals(subscription, 2)
-        client.rpush(prefix + QUEUE, "a message")
-
-        wait_until(
-            lambda: wake_and_wait() is SlotSignal.LEAVE, timeout=LONG, what="the message to be seen"
-        )
-
-
-def test_a_pool_has_one_idle_listener_at_a_time(redis: EmbeddedRedis, prefix: str) -> None:
-    with SlotSubscription(redis.url, prefix, "default", QUEUE) as first:
-        with SlotSubscription(redis.url, prefix, "default", QUEUE) as second:
-            assert second.wait(LONG) is SlotSignal.LEAVE
-        with SlotSubscription(redis.url, prefix, "gpu", agent_queue("gpu")) as elsewhere:
-            assert elsewhere.wait(LONG) is SlotSignal.SUBSCRIBED
-        assert first.wait(LONG) is SlotSignal.SUBSCRIBED
-
-
-def test_without_redis_no_slot_listens() -> None:
-    with SlotSubscription(NOBODY_LISTENS, "x:", "default", QUEUE) as subscription:
-        assert subscription.wait(LONG) is SlotSignal.LEAVE
 
 
 def test_an_idle_listener_runs_the_next_task_and_ends_when_dismissed(
@@ -241,7 +155,7 @@ def test_an_invited_slot_runs_the_next_task(
 def test_a_task_that_reaches_an_idle_listener_lets_its_slot_continue(
     deployment: Deployment, worker: resources.WorkerResources, client: Redis
 ) -> None:
-    """Also if it arrived after the time for which a busy slot continues."""
+    """The time for which a busy slot continues is over here; it starts again with the task."""
     loop = slot_loop.SlotLoop(worker)
     runs: list[Run] = []
     slot = threading.Thread(target=lambda: runs.extend(loop.wait_for_runs()), daemon=True)
@@ -254,7 +168,7 @@ def test_a_task_that_reaches_an_idle_listener_lets_its_slot_continue(
 
     slot.join(LONG)
     assert [run.claim.task_id for run in runs] == [task_id]
-    assert loop._may_continue
+    assert loop.continue_after(runs[0]) is loop
 
 
 @pytest.mark.usefixtures("ran")
@@ -319,35 +233,39 @@ def test_an_idle_listener_ends_when_the_worker_shuts_down(
     assert not slot.is_alive()
 
 
-def test_an_idle_listener_claims_no_slow_task_and_nothing_behind_it(
+@pytest.mark.parametrize("seconds", [None, 3600.0], ids=["unknown", "long"])
+def test_an_idle_listener_claims_a_task_whatever_its_duration(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
-    claims: list[int],
+    seconds: float | None,
 ) -> None:
     slot = _run_one_task(deployment, worker, "first")
+    wait_until(lambda: _count(deployment, "completed") == 1, what="the first to be recorded")
     _wait_until_idle_listener(worker, client)
-    user = deployment.user()
-    long = deployment.task(user, type="never seen")
-    behind = deployment.task(user, type="quick", title="behind")
-    _wake_and_wait_for_claim(worker, claims)
+    deployment.run("DELETE FROM type_durations")
+    if seconds is not None:
+        deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', :s)", s=seconds)
+    task_id = deployment.task(deployment.user(), type="quick", title="second")
 
+    worker.waker.wake()
+
+    wait_until(lambda: deployment.state(task_id) == "completed", what="the task to complete")
+    _wait_until_idle_listener(worker, client)
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
+    assert deployment.row(task_id)["epoch"] == 1
+    assert ran == ["first", "second"]
 
-    assert [deployment.state(long), deployment.state(behind)] == ["ready", "ready"]
-    assert ran == ["first"]
 
-
-def test_an_idle_listener_leaves_a_type_without_handler_to_the_dispatcher(
+def test_nobody_claims_a_type_that_no_worker_handles(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
     ran: list[str],
     claims: list[int],
 ) -> None:
-    """It claims only types it has handlers for; the dispatcher sends the others, and they fail."""
     slot = _run_one_task(deployment, worker, "first")
     _wait_until_idle_listener(worker, client)
     deployment.run("UPDATE agents SET types = '{quick}'")
@@ -358,7 +276,8 @@ def test_an_idle_listener_leaves_a_type_without_handler_to_the_dispatcher(
 
     dismiss_idle_listeners(client, worker.settings.redis_key_prefix, POOL)
     slot.join(LONG)
-    assert claimed == [unknown]
+    assert claimed == []
+    assert deployment.state(unknown) == "ready"
 
 
 def test_an_idle_listener_whose_slot_the_dispatcher_has_filled_claims_nothing(
@@ -413,7 +332,7 @@ def test_an_idle_listener_that_may_not_claim_wakes_the_dispatchers(
     wait_until(lambda: claims, what="its first claim")
     while dispatcher.wait(0.1, threading.Event()):
         pass  # wake-ups of the first task
-    deployment.task(deployment.user(), type="never seen")
+    deployment.task(deployment.user(), type="quick", required_capabilities=["gpu"])
 
     client.publish(prefix + SLOTS_CHANNEL, "")
 

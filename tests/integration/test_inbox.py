@@ -19,10 +19,10 @@ from overnight import errors, inbox
 from overnight_server.cli.main import app
 from overnight_server.control.keys import issue, revoke
 from overnight_server.domain.ids import UserId
-from overnight_server.intake import inbox as intake
 from overnight_server.intake.inbox import BATCH, DELAY_SECONDS, process_inbox
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.settings import Settings, load
+from overnight_server.store import pass_limit
 from overnight_server.store.db import Db, driver_url
 from tests.rules.test_docs import blocks
 from tests.support.deployment import Deployment
@@ -285,7 +285,7 @@ UNREADABLE = {
 }
 
 
-@pytest.mark.usefixtures("admins_place")
+@pytest.mark.usefixtures("admin_cli")
 @pytest.mark.parametrize("odd", UNREADABLE)
 def test_an_unreadable_row_is_refused_and_delays_no_other_row(
     deployment: Deployment, shop: Engine, key: str, odd: str
@@ -310,7 +310,7 @@ def test_an_unreadable_row_is_refused_and_delays_no_other_row(
 def test_every_user_gets_one_batch_before_a_second(
     deployment: Deployment, shop: Engine, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(intake, "FURTHER_BATCHES", 0)
+    monkeypatch.setattr(pass_limit, "PASS_SECONDS", 0)
     other = issue(deployment.app, deployment.user(), name="other")
     for _ in range(BATCH + 1):
         _leave(shop, key, {"no": "title"})
@@ -478,7 +478,7 @@ def _sweep_process(database_url: str, fault: str = "") -> subprocess.CompletedPr
     )
 
 
-@pytest.mark.usefixtures("admins_place")
+@pytest.mark.usefixtures("admin_cli")
 def test_an_operator_lists_retries_and_drops_refused_rows(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:
@@ -505,7 +505,7 @@ def test_an_operator_lists_retries_and_drops_refused_rows(
     assert every[1]["settled_by"].startswith("user:")
 
 
-@pytest.mark.usefixtures("admins_place")
+@pytest.mark.usefixtures("admin_cli")
 def test_an_accepted_row_can_be_neither_retried_nor_dropped(
     deployment: Deployment, shop: Engine, key: str
 ) -> None:

@@ -191,7 +191,7 @@ def holds(deployment: Deployment, user: UserId) -> tuple[bool, list[str]]:
 def test_more_can_start_only_where_a_worker_has_a_free_slot(deployment: Deployment) -> None:
     user = deployment.user()
     assert holds(deployment, user) == (False, ["no_worker"])
-    deployment.agent(slots=1)
+    deployment.agent(slots=1, types=["echo"])
     assert holds(deployment, user) == (True, [])
     deployment.running(user)
     assert holds(deployment, user) == (False, ["slots"])

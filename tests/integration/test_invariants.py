@@ -36,12 +36,12 @@ from tests.support.graphs import begin, graph
 from tests.support.invariants import (
     INAPPLICABLE,
     INVARIANTS,
-    Look,
+    CheckOptions,
     describe_violations,
-    keep_recorded_actions,
+    insert_recorded_actions,
+    record_plan_history,
     violations,
-    violations_seen,
-    watch_plans,
+    violations_in,
 )
 from tests.support.recorded_actions import RecordedAction, token_suffix
 
@@ -97,22 +97,22 @@ class History:
         ]
 
     def _worked(self, task_id: UUID, lasted: float | None, outcome: str | None) -> float | None:
-        if task_id == self.names["patient"]:
+        if task_id == self.names["bundled"]:
             return TURN_SECONDS
         return None if lasted is None or outcome == "worker_lost" else float(lasted)
 
 
 @pytest.fixture
 def history(deployment: Deployment) -> History:
-    watch_plans(deployment.owner)
+    record_plan_history(deployment.owner)
     user, other = deployment.user(PlanTier.PRO), deployment.user(PlanTier.FREE)
     deployment.agent()
     done = deployment.running(user, timeout_seconds=600)
     deployment.move_clock(timedelta(minutes=5))
     deployment.settle(done, Returned(cost_usd=0.5))
-    patient = deployment.running(user, timeout_seconds=600)
+    bundled = deployment.running(user, timeout_seconds=600)
     deployment.move_clock(timedelta(minutes=5))
-    deployment.settle(patient, Returned(ran_seconds=TURN_SECONDS))
+    deployment.settle(bundled, Returned(ran_seconds=TURN_SECONDS))
     lost = deployment.running(user, timeout_seconds=600)
     deployment.move_clock(timedelta(minutes=5))
     assert (reap(deployment.dispatcher), promote(deployment.dispatcher)) == (1, 1)
@@ -155,7 +155,7 @@ def history(deployment: Deployment) -> History:
         "user": user,
         "other": other,
         "done": done.claim.task_id,
-        "patient": patient.claim.task_id,
+        "bundled": bundled.claim.task_id,
         "lost": lost.claim.task_id,
         "dead": dead.claim.task_id,
         "revived": revived.claim.task_id,
@@ -175,7 +175,7 @@ def test_a_normal_history_violates_no_invariant(history: History) -> None:
     broken = violations(
         history.deployment.dispatcher,
         acked=history.tasks,
-        patience=timedelta(0),
+        sweep_time=timedelta(0),
         recorded_actions=history.recorded_actions,
     )
 
@@ -195,12 +195,12 @@ def test_all_twenty_invariants_are_checked_or_listed_as_inapplicable() -> None:
 
 
 def test_the_inapplicable_invariants_have_no_subject(deployment: Deployment) -> None:
-    found = deployment.rows(
+    tables = deployment.rows(
         "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
         " AND relname ~ 'schedule|cron|outbox|webhook'"
     )
 
-    assert found == []
+    assert tables == []
 
 
 def test_every_violation_is_reported_by_its_invariant(
@@ -230,22 +230,20 @@ def test_a_task_that_is_open_after_a_drain_is_reported_as_stuck(history: History
 def test_an_expired_claim_that_is_not_reaped_is_reported(history: History) -> None:
     history.deployment.move_clock(timedelta(minutes=2))
 
-    patient = violations(history.deployment.app, patience=timedelta(hours=1))
-    fail_fast_client = violations(history.deployment.app, patience=timedelta(seconds=20))
+    within_an_hour = violations(history.deployment.app, sweep_time=timedelta(hours=1))
+    within_seconds = violations(history.deployment.app, sweep_time=timedelta(seconds=20))
 
-    assert (patient.keys(), fail_fast_client.keys()) == (set(), {"I10"})
+    assert (within_an_hour.keys(), within_seconds.keys()) == (set(), {"I10"})
 
 
-def test_a_charge_that_only_the_worker_measured_is_accepted(
+def test_a_charge_that_only_the_worker_measured_or_that_ends_with_a_heartbeat_is_accepted(
     history: History,
 ) -> None:
     history.deployment.run(
-        "UPDATE usage_ledger SET seconds = 0 WHERE task_id IN (:lost, :patient)", **history.names
+        "UPDATE usage_ledger SET seconds = 0 WHERE task_id IN (:lost, :bundled)", **history.names
     )
 
-    broken = violations(history.deployment.owner, codes={"I08"})
-
-    assert [row["task_id"] for row in broken["I08"]] == [history.names["lost"]]
+    assert violations(history.deployment.owner, codes={"I08"}) == {}
 
 
 def test_runs_started_before_a_downgrade_violate_nothing(history: History) -> None:
@@ -267,12 +265,12 @@ def test_without_a_history_of_plans_the_current_limits_apply(deployment: Deploym
     assert (before, violations(deployment.dispatcher).keys()) == ({}, {"I06"})
 
 
-@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("has_history", [False, True])
 def test_runs_started_before_their_user_was_disabled_violate_nothing(
-    deployment: Deployment, *, watched: bool
+    deployment: Deployment, *, has_history: bool
 ) -> None:
-    if watched:
-        watch_plans(deployment.owner)
+    if has_history:
+        record_plan_history(deployment.owner)
     user = deployment.user()
     deployment.agent()
     run = deployment.running(user)
@@ -291,10 +289,10 @@ def _reported_after(db: Db, sql: str, history: History) -> set[str]:
     with db.engine.connect() as tx:
         # Triggers and foreign keys are off, so that they neither repair nor refuse the violation.
         tx.execute(text("SET LOCAL session_replication_role = replica"))
-        keep_recorded_actions(tx, history.recorded_actions)
+        insert_recorded_actions(tx, history.recorded_actions)
         changed = tx.execute(text(sql), history.names)
         assert changed.rowcount > 0, f"changes nothing: {sql}"
-        return set(violations_seen(tx, Look(recorded_actions=())))
+        return set(violations_in(tx, CheckOptions(recorded_actions=())))
 
 
 def _without_constraints(postgres: EmbeddedPostgres, database_url: str) -> Db:

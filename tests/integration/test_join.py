@@ -26,7 +26,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def graph(api_user: ApiUser, dag_id: str) -> dict[str, Any]:
-    shown: dict[str, Any] = api_user.ask("GET", f"{DAGS}/{dag_id}").json()
+    shown: dict[str, Any] = api_user.request("GET", f"{DAGS}/{dag_id}").json()
     return shown
 
 
@@ -40,9 +40,9 @@ def run_all(deployment: Deployment) -> None:
 
 
 def test_a_task_joins_a_running_graph(api_user: ApiUser) -> None:
-    dag_id = api_user.ask("POST", DAGS, json=GRAPH).json()["id"]
+    dag_id = api_user.request("POST", DAGS, json=GRAPH).json()["id"]
 
-    answer = api_user.ask(
+    answer = api_user.request(
         "POST",
         "/api/v1/tasks",
         json={
@@ -63,7 +63,7 @@ def test_a_task_joins_a_running_graph(api_user: ApiUser) -> None:
 
 
 def test_joining_an_ended_graph_makes_it_run_again(api_user: ApiUser) -> None:
-    dag_id = api_user.ask("POST", DAGS, json=GRAPH).json()["id"]
+    dag_id = api_user.request("POST", DAGS, json=GRAPH).json()["id"]
     run_all(api_user.deployment)
     assert graph(api_user, dag_id)["status"] == "completed"
 
@@ -80,7 +80,7 @@ def test_joining_an_ended_graph_makes_it_run_again(api_user: ApiUser) -> None:
 def test_a_task_can_join_the_graph_of_a_lone_task(api_user: ApiUser, ends_as: str | None) -> None:
     first = api_user.created(max_attempts=1)
     if ends_as == "cancelled":
-        api_user.ask("DELETE", f"/api/v1/tasks/{first['id']}")
+        api_user.request("DELETE", f"/api/v1/tasks/{first['id']}")
     elif ends_as is not None:
         run = api_user.deployment.start(api_user.deployment.claim().claims[0])
         assert run is not None
@@ -108,7 +108,7 @@ def test_a_joined_task_waits_for_the_tasks_whose_output_it_reads(api_user: ApiUs
 
     assert second["state"] == "pending"
     run_all(api_user.deployment)
-    assert api_user.ask("GET", f"/api/v1/tasks/{second['id']}").json()["status"] == "completed"
+    assert api_user.request("GET", f"/api/v1/tasks/{second['id']}").json()["status"] == "completed"
 
 
 def test_the_same_key_again_is_the_same_task(api_user: ApiUser) -> None:
@@ -123,7 +123,7 @@ def test_the_same_key_again_is_the_same_task(api_user: ApiUser) -> None:
 
 
 def test_joining_an_unknown_or_another_users_graph_is_refused(api_user: ApiUser) -> None:
-    theirs = api_user.guest().created()["dag_id"]
+    theirs = api_user.new_user().created()["dag_id"]
 
     for dag_id in (theirs, "dag_00000000000000000000000000", "nonsense"):
         refused = api_user.create(workflow_id=dag_id)
@@ -147,7 +147,7 @@ def test_a_task_of_a_new_graph_cannot_name_another_graph(api_user: ApiUser) -> N
     dag_id = api_user.created()["dag_id"]
     wrong = {"title": "x", "tasks": [{"name": "a", "title": "a", "workflow_id": dag_id}]}
 
-    refused = api_user.ask("POST", DAGS, json=wrong)
+    refused = api_user.request("POST", DAGS, json=wrong)
 
     assert refused.status_code == 400
     assert refused.json()["errors"][0]["field"] == "workflow_id"

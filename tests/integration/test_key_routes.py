@@ -34,7 +34,7 @@ def as_key(api_user: ApiUser, key: str) -> ApiUser:
 
 
 def test_a_created_key_has_exactly_its_scopes(api_user: ApiUser) -> None:
-    made = api_user.ask(
+    made = api_user.request(
         "POST",
         KEYS,
         json={"name": "ci", "scopes": ["tasks:read"], "expires_in_seconds": 3600},
@@ -42,17 +42,17 @@ def test_a_created_key_has_exactly_its_scopes(api_user: ApiUser) -> None:
 
     assert made.status_code == 201, made.text
     new = as_key(api_user, made.json()["key"])
-    assert new.ask("GET", TASKS).status_code == 200
+    assert new.request("GET", TASKS).status_code == 200
     assert new.create().status_code == 403
-    assert new.ask("GET", KEYS).status_code == 403
+    assert new.request("GET", KEYS).status_code == 403
     api_user.deployment.move_clock(timedelta(hours=1))
-    assert new.ask("GET", TASKS).status_code == 401
+    assert new.request("GET", TASKS).status_code == 401
 
 
 def test_the_list_of_keys_contains_no_secret(api_user: ApiUser) -> None:
-    api_user.ask("GET", TASKS)
+    api_user.request("GET", TASKS)
 
-    [listed] = api_user.ask("GET", KEYS).json()
+    [listed] = api_user.request("GET", KEYS).json()
 
     row = api_user.deployment.one("SELECT * FROM api_keys")
     assert listed["id"] == key_id_of(api_user.key)
@@ -63,10 +63,11 @@ def test_the_list_of_keys_contains_no_secret(api_user: ApiUser) -> None:
 
 
 def test_keys_of_other_users_are_not_listed(api_user: ApiUser) -> None:
-    other_user = api_user.guest()
+    other_user = api_user.new_user()
 
     mine, theirs = (
-        {key["id"] for key in caller.ask("GET", KEYS).json()} for caller in (api_user, other_user)
+        {key["id"] for key in caller.request("GET", KEYS).json()}
+        for caller in (api_user, other_user)
     )
 
     assert mine == {key_id_of(api_user.key)}
@@ -93,17 +94,17 @@ def test_keys_of_other_users_are_not_listed(api_user: ApiUser) -> None:
 def test_an_invalid_key_request_is_refused_by_field(
     api_user: ApiUser, body: dict[str, object]
 ) -> None:
-    answer = api_user.ask("POST", KEYS, json=body)
+    answer = api_user.request("POST", KEYS, json=body)
 
     assert answer.status_code in {400, 422}, answer.text
     [wrong] = answer.json()["errors"]
     assert wrong["field"]
     assert wrong["legal"]
-    assert len(api_user.ask("GET", KEYS).json()) == 1
+    assert len(api_user.request("GET", KEYS).json()) == 1
 
 
 def test_the_error_for_an_unknown_scope_lists_all_scopes(api_user: ApiUser) -> None:
-    answer = api_user.ask("POST", KEYS, json={"name": "a", "scopes": ["task:read"]})
+    answer = api_user.request("POST", KEYS, json={"name": "a", "scopes": ["task:read"]})
 
     assert (answer.status_code, answer.json()["code"]) == (400, "INVALID_REQUEST")
     assert answer.json()["errors"][0]["legal"] == ", ".join(SCOPES)
@@ -122,42 +123,42 @@ def test_a_key_cannot_create_one_with_more_scopes(api_user: ApiUser) -> None:
     )
 
     refused = [
-        weak.ask("POST", KEYS, json={"name": "strong"}),
-        weak.ask("POST", KEYS, json={"name": "strong", "scopes": ["tasks:write"]}),
-        weak.ask("POST", KEYS, json={"name": "strong", "scopes": ["admin"]}),
-        weak.ask("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate"),
+        weak.request("POST", KEYS, json={"name": "strong"}),
+        weak.request("POST", KEYS, json={"name": "strong", "scopes": ["tasks:write"]}),
+        weak.request("POST", KEYS, json={"name": "strong", "scopes": ["admin"]}),
+        weak.request("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate"),
     ]
 
     assert [answer.status_code for answer in refused] == [400, 400, 400, 404]
-    assert weak.ask("POST", KEYS, json={"name": "like", "scopes": ["tasks:read"]}).is_success
+    assert weak.request("POST", KEYS, json={"name": "like", "scopes": ["tasks:read"]}).is_success
 
 
 def test_a_rotated_key_and_its_replacement_are_both_valid_for_the_grace(api_user: ApiUser) -> None:
     old = api_user.key
 
-    made = api_user.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 600})
+    made = api_user.request("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 600})
 
     assert made.status_code == 201, made.text
     new = as_key(api_user, made.json()["key"])
-    assert [caller.ask("GET", TASKS).status_code for caller in (api_user, new)] == [200, 200]
-    listed = {key["id"]: key for key in new.ask("GET", KEYS).json()}
+    assert [caller.request("GET", TASKS).status_code for caller in (api_user, new)] == [200, 200]
+    listed = {key["id"]: key for key in new.request("GET", KEYS).json()}
     assert listed[key_id_of(old)]["replaced_by"] == made.json()["id"]
     assert listed[made.json()["id"]]["expires_at"] is None
     api_user.deployment.move_clock(timedelta(seconds=601))
-    assert [caller.ask("GET", TASKS).status_code for caller in (api_user, new)] == [401, 200]
+    assert [caller.request("GET", TASKS).status_code for caller in (api_user, new)] == [401, 200]
 
 
 def test_a_key_is_rotated_once_and_only_by_its_owner(api_user: ApiUser) -> None:
-    other_user = api_user.guest()
+    other_user = api_user.new_user()
     path = f"{KEYS}/{key_id_of(api_user.key)}/rotate"
 
     foreign, first, again = (
-        caller.ask("POST", path) for caller in (other_user, api_user, api_user)
+        caller.request("POST", path) for caller in (other_user, api_user, api_user)
     )
 
     assert [each.status_code for each in (foreign, first, again)] == [404, 201, 404]
     assert foreign.content == again.content
-    assert api_user.ask("POST", f"{KEYS}/{first.json()['id']}/rotate").status_code == 201
+    assert api_user.request("POST", f"{KEYS}/{first.json()['id']}/rotate").status_code == 201
 
 
 def test_a_replacement_expires_when_the_old_key_would_have(deployment: Deployment) -> None:
@@ -188,19 +189,19 @@ def test_a_grace_out_of_range_is_refused(deployment: Deployment) -> None:
 def test_a_key_can_revoke_itself(api_user: ApiUser) -> None:
     path = f"{KEYS}/{key_id_of(api_user.key)}"
 
-    revoked = api_user.ask("DELETE", path)
+    revoked = api_user.request("DELETE", path)
 
     assert revoked.json() == {"id": key_id_of(api_user.key), "revoked": True}
-    assert api_user.ask("GET", TASKS).status_code == 401
+    assert api_user.request("GET", TASKS).status_code == 401
 
 
 def test_the_number_of_keys_per_user_is_limited(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MAX_KEYS", 2)
-    assert api_user.ask("POST", KEYS, json={"name": "second"}).status_code == 201
+    assert api_user.request("POST", KEYS, json={"name": "second"}).status_code == 201
 
-    refused = api_user.ask("POST", KEYS, json={"name": "third"})
+    refused = api_user.request("POST", KEYS, json={"name": "third"})
 
     assert refused.status_code == 400
     assert "revoke one" in refused.json()["errors"][0]["legal"]
@@ -210,10 +211,10 @@ def test_rotation_respects_the_limit_of_keys(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "MAX_KEYS", 2)
-    second = api_user.ask("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate").json()["id"]
+    second = api_user.request("POST", f"{KEYS}/{key_id_of(api_user.key)}/rotate").json()["id"]
 
-    third = api_user.ask("POST", f"{KEYS}/{second}/rotate")
-    in_its_place = api_user.ask("POST", f"{KEYS}/{second}/rotate", json={"grace_seconds": 0})
+    third = api_user.request("POST", f"{KEYS}/{second}/rotate")
+    in_its_place = api_user.request("POST", f"{KEYS}/{second}/rotate", json={"grace_seconds": 0})
 
     assert (third.status_code, in_its_place.status_code) == (400, 201)
     assert "rotate without grace" in third.json()["errors"][0]["legal"]
@@ -250,10 +251,10 @@ def test_a_key_cannot_create_one_that_expires_later(api_user: ApiUser, way: str)
 
     if way.startswith("made"):
         seconds = 600 if way == "made shorter" else None
-        made = short.ask("POST", KEYS, json={"name": "ever", "expires_in_seconds": seconds})
+        made = short.request("POST", KEYS, json={"name": "ever", "expires_in_seconds": seconds})
     else:
         old = key if way == "rotates itself" else api_user.key
-        made = short.ask("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 60})
+        made = short.request("POST", f"{KEYS}/{key_id_of(old)}/rotate", json={"grace_seconds": 60})
 
     assert made.status_code == 201, made.text
     new = as_key(api_user, made.json()["key"])
@@ -261,32 +262,32 @@ def test_a_key_cannot_create_one_that_expires_later(api_user: ApiUser, way: str)
     told = []
     for step in steps:
         api_user.deployment.move_clock(step)
-        told.append(new.ask("GET", TASKS).status_code)
+        told.append(new.request("GET", TASKS).status_code)
     assert told == ([200, 401, 401] if way == "made shorter" else [200, 200, 401])
 
 
 def test_an_admin_manages_keys_of_all_users(api_user: ApiUser) -> None:
-    root = api_user.guest(is_admin=True)
+    root = api_user.new_user(is_admin=True)
     name = api_user.deployment.one("SELECT name FROM users WHERE id = :id", id=api_user.user)[
         "name"
     ]
     base = "/api/v1/admin"
 
-    made = root.ask("POST", f"{base}/users/{name}/keys", json={"name": "given"}).json()
-    listed = root.ask("GET", f"{base}/users/{api_user.user}/keys").json()
-    rotated = root.ask("POST", f"{base}/keys/{made['id']}/rotate")
-    ended = root.ask("DELETE", f"{base}/keys/{key_id_of(api_user.key)}")
+    made = root.request("POST", f"{base}/users/{name}/keys", json={"name": "given"}).json()
+    listed = root.request("GET", f"{base}/users/{api_user.user}/keys").json()
+    rotated = root.request("POST", f"{base}/keys/{made['id']}/rotate")
+    ended = root.request("DELETE", f"{base}/keys/{key_id_of(api_user.key)}")
 
-    assert as_key(api_user, made["key"]).ask("GET", TASKS).status_code == 200
+    assert as_key(api_user, made["key"]).request("GET", TASKS).status_code == 200
     assert {key["id"] for key in listed} == {made["id"], key_id_of(api_user.key)}
     assert rotated.status_code == 201
     assert ended.status_code == 200
-    assert api_user.ask("GET", TASKS).status_code == 401
-    assert root.ask("GET", f"{base}/users/nobody/keys").json()["code"] == "USER_NOT_FOUND"
-    assert root.ask("DELETE", f"{base}/keys/000000000000").json()["code"] == "KEY_NOT_FOUND"
+    assert api_user.request("GET", TASKS).status_code == 401
+    assert root.request("GET", f"{base}/users/nobody/keys").json()["code"] == "USER_NOT_FOUND"
+    assert root.request("DELETE", f"{base}/keys/000000000000").json()["code"] == "KEY_NOT_FOUND"
 
 
-@pytest.mark.usefixtures("admins_place")
+@pytest.mark.usefixtures("admin_cli")
 def test_keys_are_rotated_at_the_terminal(deployment: Deployment) -> None:
     user = deployment.user(name="ada")
     old = issue(deployment.app, user, name="laptop", scopes=("tasks:read",))
@@ -304,7 +305,7 @@ def test_keys_are_rotated_at_the_terminal(deployment: Deployment) -> None:
     assert f"then {new['id']}" in listed.stdout
 
 
-@pytest.mark.usefixtures("admins_place")
+@pytest.mark.usefixtures("admin_cli")
 def test_the_terminal_refuses_an_unknown_scope_with_those_there_are(deployment: Deployment) -> None:
     deployment.user(name="ada")
 

@@ -11,7 +11,7 @@ from sqlalchemy import func, insert, select, update
 
 from overnight_server.local.doctor import CHECKS, Check, run_checks
 from overnight_server.local.home import Home
-from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.postgres import API_LOGIN, EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import Settings, load
 from overnight_server.store import migrate
@@ -65,6 +65,7 @@ def test_without_a_running_stack_each_failed_check_names_overnight_up(home: Home
         "api",
         "dispatcher",
         "workers",
+        "handlers",
         "beat",
         "flower",
     }
@@ -100,7 +101,7 @@ def test_a_migrated_database_with_a_live_worker_and_beat_passes_its_checks(
         )
     )
 
-    assert failed(results(chosen)) == {"api", "dispatcher", "flower"}
+    assert failed(results(chosen)) == {"dispatcher"}
 
     db.atomically(lambda tx: tx.execute(update(AgentRow).values(status="draining")))
     workers = results(chosen)["workers"]
@@ -111,6 +112,34 @@ def test_a_migrated_database_with_a_live_worker_and_beat_passes_its_checks(
     db.atomically(lambda tx: tx.execute(update(SweepRunRow).values(started_at="epoch")))
     db.close()
     assert {"workers", "beat"} <= failed(results(chosen))
+
+
+def test_parts_that_run_elsewhere_are_not_checked(
+    tmp_path: Path, postgres: EmbeddedPostgres
+) -> None:
+    migrate.upgrade(postgres.url())
+    postgres.cluster.prepare_logins()
+    nowhere = Home(tmp_path / "none")
+    db = Db.connect(postgres.url(), role=DISPATCHER)
+    db.atomically(
+        lambda tx: tx.execute(insert(SweepRunRow).values(name="promote", started_at=func.clock()))
+    )
+    db.close()
+
+    api_only = results(settings(nowhere, database_url=postgres.url(login=API_LOGIN)))
+    client_only = results(settings(nowhere, url="http://127.0.0.1:9"))
+
+    # What the database shows is checked with the API's login too.
+    assert failed(api_only) == {"dispatcher", "workers"}
+    assert api_only["workers"].detail == "no worker is live"
+    assert failed(client_only) == {"api"}
+    for checks, name, setting in (
+        (api_only, "api", "OVERNIGHT_URL"),
+        (api_only, "redis", "OVERNIGHT_REDIS_URL"),
+        (client_only, "postgres", "OVERNIGHT_DATABASE_URL"),
+    ):
+        assert checks[name].detail == f"not checked: {setting} is not set on this machine"
+    assert not nowhere.path.exists()
 
 
 def test_a_dispatcher_is_found_by_its_connection(home: Home, postgres: EmbeddedPostgres) -> None:

@@ -45,12 +45,12 @@ def open_directory() -> Iterator[Path]:
         yield Path(directory)
 
 
-def ask(url: str, question: str) -> list[tuple[object, ...]]:
+def query(url: str, sql: str) -> list[tuple[object, ...]]:
     connection = psycopg2.connect(url)
     connection.autocommit = True
     try:
         with connection.cursor() as cursor:
-            cursor.execute(question)
+            cursor.execute(sql)
             return cursor.fetchall() if cursor.description else []
     finally:
         connection.close()
@@ -59,12 +59,12 @@ def ask(url: str, question: str) -> list[tuple[object, ...]]:
 def test_the_application_owns_its_database_without_being_superuser(
     server: EmbeddedPostgres,
 ) -> None:
-    [role] = ask(
+    [role] = query(
         server.url(),
         "SELECT rolsuper, rolbypassrls, rolcreaterole, rolcreatedb FROM pg_roles"
         " WHERE rolname = current_user",
     )
-    [owner] = ask(
+    [owner] = query(
         server.url(),
         "SELECT pg_get_userbyid(datdba) FROM pg_database WHERE datname = current_database()",
     )
@@ -106,7 +106,7 @@ def test_only_the_owner_can_read_passwords_and_data(server: EmbeddedPostgres) ->
 
 
 def test_a_restart_finds_role_database_and_rows_again(server: EmbeddedPostgres) -> None:
-    ask(server.url(), "CREATE TABLE kept AS SELECT 42 AS answer")
+    query(server.url(), "CREATE TABLE kept AS SELECT 42 AS answer")
     before = (server.url(), server.pid)
 
     server.stop()
@@ -114,18 +114,18 @@ def test_a_restart_finds_role_database_and_rows_again(server: EmbeddedPostgres) 
 
     assert server.url() == before[0]
     assert server.pid != before[1]
-    assert ask(server.url(), "SELECT answer FROM kept") == [(42,)]
+    assert query(server.url(), "SELECT answer FROM kept") == [(42,)]
 
 
 def test_an_immediate_stop_keeps_every_committed_row(server: EmbeddedPostgres) -> None:
-    ask(server.url(), "CREATE TABLE committed (number int)")
+    query(server.url(), "CREATE TABLE committed (number int)")
     for number in range(50):
-        ask(server.url(), f"INSERT INTO committed VALUES ({number})")
+        query(server.url(), f"INSERT INTO committed VALUES ({number})")
 
     server.stop(immediate=True)
     server.start()
 
-    assert ask(server.url(), "SELECT count(*) FROM committed") == [(50,)]
+    assert query(server.url(), "SELECT count(*) FROM committed") == [(50,)]
     assert "not properly shut down" in server.log.read_text()
 
 
@@ -159,7 +159,7 @@ def test_an_interrupted_initdb_is_repeated(tmp_path: Path) -> None:
 
     assert not (tmp_path / "postgres").exists()
     with server:
-        assert ask(server.url(), "SELECT 1") == [(1,)]
+        assert query(server.url(), "SELECT 1") == [(1,)]
 
 
 def test_data_of_another_postgres_or_user_is_refused(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_root_runs_postgres_as_nobody_even_below_a_closed_directory(
     for server in (closed, passable):
         with server:
             assert psutil.Process(server.pid).uids().effective == expected_uid
-            assert ask(server.url(), "SELECT 1") == [(1,)]
+            assert query(server.url(), "SELECT 1") == [(1,)]
     if as_root:
         assert closed.cluster.identity is Identity.NOBODY_WITH_ACCESS
     else:

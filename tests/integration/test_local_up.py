@@ -4,7 +4,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,45 +11,13 @@ import psutil
 import pytest
 from sqlalchemy import select
 
-from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.home_lock import is_held
 from overnight_server.store.db import ADMIN, Db
 from overnight_server.store.models import UserRow
+from tests.support.terminal import Terminal
 from tests.support.wait import wait_until
 
 PROJECT = Path(__file__).parents[2]
-
-
-class Terminal:
-    """Runs commands in one home directory."""
-
-    def __init__(self, path: Path) -> None:
-        self.home = Home(path)
-        self.env = {k: v for k, v in os.environ.items() if not k.startswith("OVERNIGHT_")}
-        self.env["OVERNIGHT_HOME"] = str(path)
-
-    def command(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "overnight_server.cli.main", *arguments]
-
-    def type(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=PROJECT,
-            env=self.env,
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
-
-    def connection(self) -> LocalConnection:
-        connection = self.home.connection()
-        assert connection
-        return connection
-
-    def processes(self) -> list[psutil.Process]:
-        supervisor = psutil.Process(self.connection().pid)
-        return [supervisor, *supervisor.children(recursive=True)]
 
 
 @pytest.fixture
@@ -170,6 +137,45 @@ def test_a_stack_that_cannot_start_names_the_reason(terminal: Terminal, tmp_path
 
         assert refused.returncode == 1
         assert "OVERNIGHT_PG_BIN" in refused.stderr
+
+
+@pytest.mark.timeout(300)  # two whole starts and stops of nine processes
+def test_handlers_are_remembered_and_loaded_again_when_they_change(
+    terminal: Terminal, tmp_path: Path
+) -> None:
+    module = tmp_path / "my_handlers.py"
+
+    def write(version: str) -> None:
+        module.write_text(
+            "from overnight import handler\n\n"
+            f'@handler("greet")\ndef greet(ctx):\n    return "{version}"\n'
+        )
+
+    def greet() -> str:
+        return terminal.type("add", "greet", "--type", "greet", "--wait", cwd=tmp_path).stdout
+
+    def loaded() -> int:
+        return (terminal.home.logs / "worker.log").read_text().count("queue=handlers_loaded")
+
+    write("first")
+    up = ("up", "--detach", "--handlers", "my_handlers", "--reload")
+    started = terminal.type(*up, cwd=tmp_path)
+    assert started.returncode == 0, started.stdout + started.stderr
+    assert "first" in greet()
+
+    module.write_text("this is not Python")
+    supervisor = terminal.home.logs / "supervisor.log"
+    wait_until(lambda: "keeps its handlers" in supervisor.read_text(), what="the refusal")
+    assert "first" in greet()
+    write("second version")
+    wait_until(lambda: loaded() == 2, what="the worker to load its handlers again")
+    assert "second version" in greet()
+    assert "service_failed" not in supervisor.read_text()
+
+    terminal.type("down")
+    again = terminal.type("up", "--detach", cwd=tmp_path)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "second version" in greet()
 
 
 def test_handlers_that_cannot_be_imported_fail_the_start_at_once(terminal: Terminal) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import IntegrityError
 
 from overnight_server.control.cancel import cancel
-from overnight_server.domain.locks import are_in_conflict, normalised
+from overnight_server.domain.lock_keys import are_in_conflict, normalised
 from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.maintenance.reap import reap
@@ -280,3 +280,30 @@ def test_many_blocked_tasks_do_not_block_other_tasks_of_the_user(deployment: Dep
     )
 
     assert claimed(deployment) == {plain, elsewhere}
+
+
+def test_a_long_queue_behind_a_lock_is_passed_over_in_order(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user(max_concurrent_agents=6)
+    holder = deployment.running(user, locks=["k"])
+    deployment.run(LONG_QUEUE, user=user)
+    free = [deployment.task(user, priority=90, locks=keys) for keys in ([], ["m"], ["n", "k"])]
+    free += [deployment.task(user, priority=95, locks=keys) for keys in (["m"], [], ["p"])]
+
+    # The tasks of priority 90 come first; one task of each lock, none of those that need `k`.
+    first_pass = [one.claim.task_id for one in deployment.claim(limit=2).claims]
+    assert set(first_pass) == {free[0], free[1]}
+    assert claimed(deployment) == {free[4], free[5]}
+    assert claimed(deployment) == set()
+
+    deployment.settle(holder, Returned())
+    [head] = claimed(deployment)
+    assert deployment.one("SELECT sort_key FROM tasks WHERE id = :id", id=head)["sort_key"] == 1
+    assert violations(deployment.owner) == {}
+
+
+LONG_QUEUE = """
+    INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key, locks)
+    SELECT id, :user, id, 'echo', 't', 'test', 'ready', n, '{k}'
+      FROM (SELECT gen_random_uuid() AS id, n FROM generate_series(1, 300) n) new
+"""

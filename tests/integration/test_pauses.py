@@ -10,7 +10,14 @@ from overnight.errors import PoolNotFound, UserNotFound
 from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Returned
-from overnight_server.gate.claim import claim, claim_one
+from overnight_server.gate.claim import (
+    Capacity,
+    ClaimRequest,
+    LockedLanes,
+    _claim_tasks,
+    claim,
+    claim_one,
+)
 from overnight_server.insight.pauses import list_pauses
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.store.db import Db
@@ -226,6 +233,24 @@ def test_a_claim_skips_a_lane_that_is_being_paused(
     pauser.answer()
 
     assert (during, list(deployment.claim().claims)) == ([], [])
+
+
+def test_a_pass_that_chose_a_lane_before_its_pause_does_not_skip_it_after_the_resume(
+    deployment: Deployment,
+) -> None:
+    """The pass reads eligible lanes, the pause commits, and then the pass locks the lane."""
+    user = deployment.user()
+    deployment.agent()
+    deployment.task(user)
+    pause(deployment.dispatcher, PauseSubject(user_id=user), actor=ME)
+    request = ClaimRequest([uuid4()], 1, holder="d")
+    chosen = LockedLanes([user], 1)
+
+    with deployment.dispatcher.engine.begin() as tx:
+        rows = _claim_tasks(tx, POOL, Capacity(1), CLAIM_SETTINGS, request, locked=chosen)
+    resume(deployment.dispatcher, PauseSubject(user_id=user), actor=ME)
+
+    assert (list(rows), len(deployment.claim().claims)) == ([], 1)
 
 
 @KINDS

@@ -50,7 +50,7 @@ def test_a_task_is_claimed_run_and_completed_over_http(agent: PullAgent) -> None
     assert started.json() == {"lease_seconds": 90, "timeout_seconds": work["timeout_seconds"]}
     assert beat.json() == {"answer": "continue", "lease_seconds": 90}
     assert (done.status_code, done.json()) == (200, {"ok": True})
-    shown = agent.api_user.ask("GET", f"{TASKS}/{work['task_id']}").json()
+    shown = agent.api_user.request("GET", f"{TASKS}/{work['task_id']}").json()
     assert (shown["status"], shown["output"]) == ("completed", {"words": 3})
     assert (shown["result_summary"], shown["files_changed"]) == ("wrote it", ["a.py"])
     assert shown["cost_usd"] == 0.5
@@ -293,7 +293,7 @@ def test_progress_fields_with_secret_names_are_masked(agent: PullAgent) -> None:
 
     paths = [f"{TASKS}/{work['task_id']}", TASKS, f"/api/v1/dags/{work['dag_id']}"]
     for path in paths:
-        shown = agent.api_user.ask("GET", path)
+        shown = agent.api_user.request("GET", path)
         assert shown.status_code == 200, shown.text
         assert '"login":[{"password":"***"}]' in shown.text, path
 

@@ -11,7 +11,6 @@ from sqlalchemy import Connection, text
 
 from overnight.models.enums import PlanTier
 from overnight_server.domain.lifecycle import ACTIVE, ALIASES, FINAL, WAITING, State, legal_moves
-from overnight_server.domain.plans import PLAN_WEIGHT
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.store import statements
 from overnight_server.store.db import Db
@@ -60,9 +59,9 @@ FILL = f"""
     SELECT id, epoch, user_id, gen_random_uuid(), 'default', 'worker', 60 FROM tasks;
 
     INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)
-    SELECT a.id, b.id, a.dag_id, a.user_id
-      FROM (SELECT *, row_number() OVER (ORDER BY id) AS n FROM tasks) a
-      JOIN (SELECT *, row_number() OVER (ORDER BY id) AS n FROM tasks) b ON b.n = a.n + 1;
+    SELECT id, next_id, dag_id, user_id
+      FROM (SELECT *, lead(id) OVER (ORDER BY id) AS next_id FROM tasks) t
+     WHERE next_id IS NOT NULL;
 
     INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds)
     SELECT t.user_id, t.id, 1, l.cycle_started_at, 'usage', 1
@@ -73,6 +72,9 @@ FILL = f"""
 
     INSERT INTO pools (name) VALUES ('default');
     INSERT INTO agents (id, pool, slots) VALUES ('worker', 'default', 100);
+    INSERT INTO agents (id, pool, slots, status, last_heartbeat_at)
+    SELECT 'gone ' || n, 'default', 1, 'offline', clock() - interval '2 days'
+      FROM generate_series(1, 1000) n;
 """
 
 # A new deployment: a single user, one large graph, no run yet.
@@ -86,6 +88,19 @@ YOUNG = f"""
     INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key, unmet, epoch)
     SELECT gen_random_uuid(), user_id, id, 'echo', 't', 'test', 'ready', n, 0, 0
       FROM dags CROSS JOIN generate_series(1, {TASKS}) n;
+"""
+# Every queue starts with many tasks that wait for one lock.
+BLOCKED = 2_000
+BLOCKED_QUEUE = f"""
+    WITH blocked AS (
+        INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key, locks)
+        SELECT id, user_id, id, 'echo', 't', 'test', 'ready', -n, '{{k}}'
+          FROM (SELECT gen_random_uuid() AS id, user_id, n
+                  FROM (SELECT user_id FROM lanes LIMIT 5) l
+                 CROSS JOIN generate_series(1, {BLOCKED // 5}) n) new
+    )
+    INSERT INTO held_locks (user_id, key, task_id)
+    SELECT user_id, 'k', gen_random_uuid() FROM (SELECT user_id FROM lanes LIMIT 5) l
 """
 # The tables that only grow.
 HISTORY = {"tasks", "attempts", "task_edges", "events", "usage_ledger"}
@@ -131,9 +146,13 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("lock_lanes", {"lanes_pkey"}),
         ("lock_lanes_in_fair_order", {"lanes_pick"}),
         ("has_more_lanes", {"lanes_pick"}),
+        ("compare_lanes", {"lanes_pkey", "tasks_open", "usage_ledger_user_period"}),
         ("lock_due_lanes", {"lanes_due"}),
         ("start_billing_cycles", {"usage_ledger_user_period"}),
-        ("pool_capacity", {"tasks_active", "lanes_due", "pauses_in_force"}),
+        (
+            "pool_capacity",
+            {"tasks_active", "lanes_due", "pauses_in_force", "agents_online"},
+        ),
         (
             "read_pool_and_lock_lanes",
             {"tasks_active", "lanes_due", "pauses_in_force", "lanes_pick"},
@@ -160,7 +179,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("expired_claims", {"tasks_active"}),
         ("overdue_runs", {"tasks_active"}),
         ("runs_of_dead_workers", {"tasks_active"}),
-        ("due_retries", {"tasks_retry"}),
+        ("due_tasks", {"tasks_retry", "tasks_start"}),
         ("passed_deadlines", {"tasks_deadline"}),
         ("near_deadlines", {"tasks_deadline"}),
         ("dead_letter_passed", {"tasks_pkey"}),
@@ -192,7 +211,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("lock_holder", {"tasks_user_recent"}),
         ("forecast_active", {"tasks_active"}),
         ("forecast_ready", {"tasks_ready", "lanes_pkey"}),
-        ("forecast_retries", {"tasks_retry"}),
+        ("forecast_later", {"tasks_retry", "tasks_start"}),
         ("forecast_pending", {"tasks_dag"}),
         ("forecast_edges", {"task_edges_child"}),
         ("forecast_task", {"tasks_user_recent"}),
@@ -200,11 +219,13 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("explain_next_task", {"tasks_ready", "lanes_pkey", "users_pkey"}),
         ("explain_parents", {"task_edges_child", "tasks_pkey"}),
         ("explain_locks", {"held_locks_pkey", "tasks_pkey"}),
-        ("explain_pools", {"pools_pkey"}),
+        ("explain_pools", {"pools_pkey", "agents_online", "agents_pull_pool"}),
+        ("forecast_pools", {"agents_online"}),
+        ("silent_agents", {"agents_online"}),
         ("lanes_in_fair_order", {"lanes_pick"}),
         ("next_pass", {"tasks_ready", "tasks_pkey", "lanes_pkey", "held_locks_pkey"}),
         ("waiting_now", {"tasks_ready"}),
-        ("starving_lanes", {"tasks_ready"}),
+        ("starving_lanes", {"tasks_ready", "lanes_pick", "tasks_active"}),
         ("inbox_heads", {"inbox_waiting"}),
         ("read_inbox", {"inbox_waiting"}),
         ("bulk_chunk_newest_first", {"tasks_user_recent", "events_pkey"}),
@@ -229,8 +250,8 @@ def test_a_hot_statement_uses_its_index(filled: Db, name: str, indexes: set[str]
 @pytest.mark.parametrize(
     ("name", "indexes"),
     [
-        ("claim", {"tasks_ready", "tasks_pkey"}),
-        ("claim_single", {"tasks_ready", "tasks_pkey"}),
+        ("claim", {"tasks_ready", "tasks_ready_by_locks", "tasks_pkey"}),
+        ("claim_single", {"tasks_ready", "tasks_ready_by_locks", "tasks_pkey"}),
         ("start", {"tasks_pkey", "attempts_pkey"}),
         ("heartbeat", {"tasks_active"}),
         ("settle", {"tasks_pkey", "attempts_pkey", "task_edges_pkey"}),
@@ -256,17 +277,37 @@ def test_the_gate_reads_a_handful_of_rows_of_a_long_queue(filled: Db) -> None:
         nodes = _explain(connection, "claim", "ANALYZE, ")
         transaction.rollback()
 
-    [queue] = [node for node in nodes if node.get("Index Name") == "tasks_ready"]
-    ready = TASKS * 0.4
-    assert queue["Actual Rows"] * queue["Actual Loops"] < ready / 20
+    assert 0 < _rows_read(nodes, "tasks_ready") < TASKS * 0.4 / 20
+
+
+def test_the_gate_passes_over_tasks_that_wait_for_a_held_lock(filled: Db) -> None:
+    with filled.engine.connect() as connection, connection.begin() as transaction:
+        connection.execute(text(BLOCKED_QUEUE))
+        nodes = _explain(connection, "claim", "ANALYZE, ")
+        transaction.rollback()
+
+    # It looks at the first tasks to see that they wait, and then at the other groups.
+    assert 0 < _rows_read(nodes, "tasks_ready") < BLOCKED / 2
+    assert 0 < _rows_read(nodes, "tasks_ready_by_locks") < BLOCKED / 10
+
+
+def test_the_gate_passes_over_lanes_that_the_pool_skips(filled: Db) -> None:
+    with filled.engine.connect() as connection, connection.begin() as transaction:
+        skip = "UPDATE lanes SET skipped_by_pools = '{a word}' WHERE user_id > :user"
+        [user, *_] = sorted(connection.execute(text("SELECT user_id FROM lanes")).scalars())
+        connection.execute(text(skip), {"user": user})
+        nodes = _explain(connection, "lock_lanes_in_fair_order", "ANALYZE, ")
+        transaction.rollback()
+
+    # The lane that is left, and one lane of each set of skipping pools.
+    assert 0 < _rows_read(nodes, "lanes_pick") <= 5
 
 
 def test_reading_the_next_pass_touches_a_handful_of_rows(filled: Db) -> None:
     with filled.engine.connect() as connection, connection.begin():
         nodes = _explain(connection, "next_pass", "ANALYZE, ")
 
-    [queue] = [node for node in nodes if node.get("Index Name") == "tasks_ready"]
-    assert queue["Actual Rows"] * queue["Actual Loops"] < TASKS * 0.4 / 20
+    assert 0 < _rows_read(nodes, "tasks_ready") < TASKS * 0.4 / 20
     assert not [node for node in nodes if node["Node Type"] in {"ModifyTable", "LockRows"}]
 
 
@@ -285,6 +326,15 @@ def test_every_statement_is_valid_sql(filled: Db, name: str) -> None:
     assert _plan(filled, name)
 
 
+def _rows_read(nodes: list[dict[str, Any]], index: str) -> float:
+    """Return how many rows an analyzed plan read through an index, those it dropped included."""
+    return sum(
+        (node["Actual Rows"] + node.get("Rows Removed by Filter", 0)) * node["Actual Loops"]
+        for node in nodes
+        if node.get("Index Name") == index
+    )
+
+
 def _plan(db: Db, name: str) -> list[dict[str, Any]]:
     with db.engine.connect() as connection, connection.begin():
         return _explain(connection, name)
@@ -295,18 +345,18 @@ def _explain(connection: Connection, name: str, options: str = "") -> list[dict[
     if name in {"insert_tasks", "insert_tasks_if_within_limits"}:
         values["tasks"] = values["policies"] = "[]"  # rows here, ids everywhere else
     clause = statement(name)
-    known = {parameter: values[parameter] for parameter in clause._bindparams}
+    arguments = {parameter: values[parameter] for parameter in clause._bindparams}
     what = clause.text
     if PREPARED in clause.get_execution_options():
         # Its plan is made once, without looking at the values.
         sql = str(clause.compile(dialect=connection.dialect))
         connection.exec_driver_sql("DEALLOCATE ALL")
-        prepared = number_placeholders(sql, list(known)).replace("%", "%%")
+        prepared = number_placeholders(sql, list(arguments)).replace("%", "%%")
         connection.exec_driver_sql(f"PREPARE seen AS {prepared}")
-        given = ", ".join(f":{parameter}" for parameter in known)
+        given = ", ".join(f":{parameter}" for parameter in arguments)
         what = f"EXECUTE seen ({given})" if given else "EXECUTE seen"
     explain = text(f"EXPLAIN ({options}FORMAT JSON) {what}")
-    [answer] = connection.execute(explain, known).scalar_one()
+    [answer] = connection.execute(explain, arguments).scalar_one()
     return list(_nodes(answer["Plan"]))
 
 
@@ -331,9 +381,10 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("reason", "resolution"), "retry"),
         **dict.fromkeys(("lease", "liveness", "claim_ttl", "ttl", "grace", "gap", "silence"), 30),
         **dict.fromkeys(("limit", "min_lanes", "slots", "per_lane", "budget", "max_position"), 10),
-        **dict.fromkeys(("max_age", "look", "slots_max"), 10),
-        **dict.fromkeys(("starving_after", "seconds"), 900),
+        **dict.fromkeys(("max_age", "look", "slots_max", "max_waiting"), 10),
+        **dict.fromkeys(("starving_after", "seconds", "worker_seconds", "pull_agent_seconds"), 900),
         "lanes": 10,
+        **dict.fromkeys(("first", "position"), one.user_id),
         "passed_over": list(users),
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
@@ -352,17 +403,18 @@ def _values(connection: Connection) -> dict[str, Any]:
         "token": one.token,
         "pool": "default",
         "kind": "celery",
-        "types": [],
+        "types": None,
         "type": "echo",
         "id": "worker",
         "capabilities": [],
-        "elsewhere": [],
+        "start_sources": ["pending"],
         "sources": ["ready"],
         "states": None,
         "status": None,
         **dict.fromkeys(("target", "cancelled"), "claimed"),
         "keys": ["key 1", "key 2"],
         **dict.fromkeys(("resolved", "handling", "taken_away"), False),
+        "dead_seconds": 0.0,
         "progress": None,
         "result": "{}",
         "touched": 0,
@@ -376,6 +428,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "horizon": 3600,
         "step": 0.1,
         **dict.fromkeys(("after", "until", "row_id"), 100),
+        "rows": [100],
         "error": None,
         **dict.fromkeys(("after_at", "asked_at")),
         "after_id": None,
@@ -458,10 +511,12 @@ def _cte(statement: str, name: str) -> str:
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:
     pattern = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
-    named = {name for path, _ in modules("app", "workers") for name in pattern.findall(read(path))}
+    used_names = {
+        name for path, _ in modules("app", "workers") for name in pattern.findall(read(path))
+    }
     passed_on_by_the_reaper = {"expired_claims", "overdue_runs", "runs_of_dead_workers"}
 
-    assert named | passed_on_by_the_reaper == set(sources())
+    assert used_names | passed_on_by_the_reaper == set(sources())
 
 
 def test_no_statement_names_an_unknown_state() -> None:
@@ -497,9 +552,10 @@ def test_the_triggers_count_exactly_the_states_of_the_lifecycle(filled: Db) -> N
     assert {s for s, _, _, final in rows if final} == FINAL
 
 
-def test_the_database_ranks_plans_like_the_python_code(filled: Db) -> None:
+def test_the_database_ranks_a_larger_plan_higher(filled: Db) -> None:
     sql = text("SELECT tier, plan_weight(tier) FROM unnest(CAST(:tiers AS text[])) tier")
     with filled.engine.begin() as tx:
         rows = tx.execute(sql, {"tiers": [tier.value for tier in PlanTier]}).all()
 
-    assert {PlanTier(tier): weight for tier, weight in rows} == PLAN_WEIGHT
+    ranked = [tier for tier, _ in sorted(rows, key=lambda row: row[1])]
+    assert ranked == ["free", "pro", "team", "enterprise"]

@@ -10,7 +10,7 @@ import pytest
 from overnight_server.control.cancel import cancel
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.results import Returned
+from overnight_server.domain.results import Interrupted, Returned
 from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.maintenance import reap as reaper
 from overnight_server.maintenance.promote import promote
@@ -198,8 +198,7 @@ def test_a_silent_run_past_its_timeout_has_timed_out(
     deployment: Deployment, fields: dict[str, int], state: str, outcome: str
 ) -> None:
     _, run = _running(deployment, deployment.user(max_task_duration_minutes=1), **fields)
-    deployment.move_clock(timedelta(seconds=40))
-    heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
+    _keep_beating(deployment, run, timedelta(seconds=60))
     deployment.move_clock(PAST_LEASE)
 
     reap(deployment.dispatcher)
@@ -220,14 +219,82 @@ def test_a_run_lost_long_before_its_timeout_did_not_time_out(deployment: Deploym
     assert deployment.lane(user)["used_seconds"] == 0
 
 
-def test_a_silent_run_that_was_asked_to_stop_is_cancelled(deployment: Deployment) -> None:
+def test_a_run_lost_shortly_before_its_timeout_did_not_time_out(deployment: Deployment) -> None:
+    """Its lease reached beyond the limit of the plan; its last heartbeat did not."""
+    user, run = _running(deployment, deployment.user(max_task_duration_minutes=30))
+    _keep_beating(deployment, run, timedelta(minutes=30) - timedelta(seconds=25))
+    deployment.move_clock(PAST_LEASE)
+
+    reap(deployment.dispatcher)
+
+    assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "worker_lost"
+    assert deployment.state(run.claim.task_id) == "retrying"
+    assert deployment.lane(user)["used_seconds"] == 0
+
+
+def test_three_lost_hosts_do_not_poison_a_task_shorter_than_its_lease(
+    deployment: Deployment,
+) -> None:
+    user = deployment.user()
+    task_id = deployment.task(user, timeout_seconds=20, max_attempts=4)
+    for number in range(3):
+        host = deployment.agent(agent_id=f"host-{number}")
+        [claimed] = deployment.claim().claims
+        deployment.start(claimed, agent=host)
+        deployment.move_clock(PAST_LEASE)
+        reap(deployment.dispatcher)
+        deployment.move_clock(timedelta(minutes=5))
+        promote(deployment.dispatcher)
+
+    outcomes = [row["outcome"] for row in deployment.rows("SELECT outcome FROM attempts")]
+    assert outcomes == ["worker_lost"] * 3
+    assert deployment.state(task_id) == "ready"
+    assert deployment.lane(user)["used_seconds"] == 0
+
+
+def test_a_lost_run_that_was_asked_to_stop_is_billed_until_its_last_heartbeat(
+    deployment: Deployment,
+) -> None:
     user, run = _running(deployment)
+    _keep_beating(deployment, run, timedelta(seconds=5))
+    cancel(deployment.app, user, run.claim.task_id, actor="human:me")
+    deployment.move_clock(timedelta(minutes=20))
+
+    reap(deployment.dispatcher)
+
+    assert deployment.state(run.claim.task_id) == "cancelled"
+    assert int(deployment.lane(user)["used_seconds"]) == 5
+
+
+def test_a_heartbeat_of_an_earlier_run_says_nothing_about_the_next(
+    deployment: Deployment,
+) -> None:
+    user, run = _running(deployment, timeout_seconds=20)
+    _keep_beating(deployment, run, timedelta(seconds=5))
+    deployment.settle(run, Interrupted())
+    deployment.move_clock(timedelta(hours=1))
+    [run] = begin(deployment, run.claim.task_id)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
     deployment.move_clock(PAST_LEASE)
 
     reap(deployment.dispatcher)
 
-    assert deployment.state(run.claim.task_id) == "cancelled"
+    assert deployment.lane(user)["used_seconds"] == 0
+
+
+def test_a_process_that_died_in_time_and_is_reported_late_did_not_time_out(
+    deployment: Deployment,
+) -> None:
+    """Its worker could not reach Postgres for ten seconds."""
+    user, run = _running(deployment, timeout_seconds=20)
+    deployment.move_clock(timedelta(seconds=25))
+
+    settle_runs_of_dead_process(
+        deployment.dispatcher, [run.claim], handling=True, dead_for=timedelta(seconds=10)
+    )
+
+    assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "crash"
+    assert int(deployment.lane(user)["used_seconds"]) == 15
 
 
 def test_a_second_reap_changes_nothing(deployment: Deployment) -> None:

@@ -20,7 +20,15 @@ from tests.support import logins
 from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
 # Tables without rows of users; every other table must have row-level security.
-OPEN_TO_ALL = {"agents", "alembic_version", "legal_moves", "type_durations", "pools", "sweeps"}
+OPEN_TO_ALL = {
+    "agents",
+    "alembic_version",
+    "depth_counters",
+    "legal_moves",
+    "pools",
+    "sweeps",
+    "type_durations",
+}
 
 UNPROTECTED = """
     SELECT c.relname AS name

@@ -78,17 +78,17 @@ def test_an_inserted_task_is_checked_by_the_same_rules(deployment: Deployment) -
 
 
 def test_a_task_needs_its_user(deployment: Deployment) -> None:
-    known, stranger = deployment.user(), uuid4()
+    existing, stranger = deployment.user(), uuid4()
 
     with pytest.raises(IntegrityError, match="no such user"):
         deployment.run(
             "INSERT INTO tasks (id, user_id, dag_id, type, title, created_by, state, sort_key)"
             " SELECT id, id, id, 'echo', 'a task', 'human:local', 'ready', 1"
             "   FROM unnest(CAST(:ids AS uuid[])) id",
-            ids=[known, stranger],
+            ids=[existing, stranger],
         )
 
-    assert deployment.lane(known)["waiting"] == 0
+    assert deployment.lane(existing)["waiting"] == 0
 
 
 def test_a_task_can_wait_only_for_an_existing_budget(deployment: Deployment) -> None:

@@ -14,7 +14,10 @@ from overnight.agent.agent import Agent
 from overnight.agent.run import ClaimedRun
 from overnight.handlers import registry
 from overnight.mcp.server import CurrentTask
+from overnight_server.control.budgets import set_night_budget
 from overnight_server.control.keys import key_id_of, revoke
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
+from overnight_server.domain.pauses import PauseScope
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.live_api import serve
@@ -31,7 +34,7 @@ def api_user(
 
 
 def shown(api_user: ApiUser, task: dict[str, Any]) -> dict[str, Any]:
-    answer: dict[str, Any] = api_user.ask("GET", f"/api/v1/tasks/{task['id']}").json()
+    answer: dict[str, Any] = api_user.request("GET", f"/api/v1/tasks/{task['id']}").json()
     return answer
 
 
@@ -59,6 +62,22 @@ def test_an_agent_runs_a_handler_to_its_end(api_user: ApiUser) -> None:
     assert len(api_user.deployment.rows("SELECT * FROM artifacts")) == 1
 
 
+def test_an_agents_cost_is_checked_when_it_is_reported(api_user: ApiUser) -> None:
+    @overnight.handler("dear")
+    def dear(ctx: overnight.Context) -> None:
+        for _ in range(10):
+            ctx.check()
+            ctx.cost(0.3)
+
+    set_night_budget(api_user.deployment.app, api_user.user, 0.5, actor="human:ops")
+    task = api_user.created(type="dear")
+
+    assert agent(api_user).run_one() is True
+
+    row = shown(api_user, task)
+    assert (row["wait_reason"], row["cost_usd"]) == ("approval", 0.6)
+
+
 @pytest.mark.parametrize(
     ("error", "state", "attempts"),
     [
@@ -69,6 +88,9 @@ def test_an_agent_runs_a_handler_to_its_end(api_user: ApiUser) -> None:
         (overnight.Snooze(60), "retrying", 0),
         (overnight.Cancel("enough"), "cancelled", 1),
         (SystemExit(3), "retrying", 1),
+        # What the service would refuse is cut before it is sent.
+        (overnight.RateLimited(1.8e12), "retrying", 0),
+        (overnight.Retry("a\x00b" * 9000, after=1e13, error_class="\ud800" * 200), "retrying", 1),
     ],
 )
 def test_an_agent_maps_exceptions_like_a_worker(
@@ -197,6 +219,33 @@ def test_a_new_task_wakes_a_waiting_agent(
     assert len(deployment.rows("SELECT * FROM attempts")) == 1
 
 
+@pytest.mark.parametrize("scope", PauseScope)
+def test_the_end_of_a_pause_wakes_an_agent_that_asked_for_work_during_it(
+    deployment: Deployment, database_url: str, scope: PauseScope
+) -> None:
+    with (
+        serve(deployment, database_url) as served,
+        overnight.Client(served.url, served.key) as client,
+        ThreadPoolExecutor(1) as waiting,
+    ):
+        card = client.call(calls.register({"name": "laptop"}))
+        task = client.tasks.create("echo", type="echo")
+        subject = {
+            PauseScope.USER: PauseSubject(user_id=served.user),
+            PauseScope.POOL: PauseSubject(pool=f"pull:{served.user}/laptop"),
+            PauseScope.ALL: EVERYTHING,
+        }[scope]
+        pause(deployment.dispatcher, subject, actor="human:olga")
+        assert client.call(calls.claim(card.id, wait=0)) is None
+        claim = waiting.submit(client.call, calls.claim(card.id, wait=60))
+        long_poll = served.server._api.state.dependencies.agent_long_poll
+        wait_until(lambda: long_poll.waiting_count == 1, what="the agent to wait")
+
+        resume(deployment.dispatcher, subject, actor="human:olga")
+
+        assert claim.result(20).task_id == task.id
+
+
 def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
     deployment: Deployment, database_url: str
 ) -> None:
@@ -216,6 +265,23 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
         with pytest.raises(overnight.errors.Unauthenticated):
             claim.result(20)
     assert deployment.rows("SELECT * FROM attempts") == []
+
+
+def test_progress_of_an_agent_is_shown_before_its_next_heartbeat(api_user: ApiUser) -> None:
+    shown_during_run: list[Any] = []
+
+    @overnight.handler("fetch")
+    def fetch(ctx: overnight.Context) -> None:
+        ctx.progress(0.5, "page 4")
+        wait_until(lambda: shown(api_user, task)["progress"], what="the progress")
+        shown_during_run.append(shown(api_user, task)["progress"])
+
+    task = api_user.created(type="fetch")
+    # The lease is an hour, so that no heartbeat is due while the handler waits.
+    runner = agent(api_user, lease_seconds=3600)
+
+    assert runner.run_one() is True
+    assert shown_during_run == [{"fraction": 0.5, "message": "page 4"}]
 
 
 def test_a_claimed_run_spawns_and_reports_progress(

@@ -87,7 +87,7 @@ def test_pauses_and_triggers_are_set(api_user: ApiUser) -> None:
 
 
 def test_an_admin_manages_users_workers_and_locks(api_user: ApiUser) -> None:
-    boss = api_user.guest(is_admin=True)
+    boss = api_user.new_user(is_admin=True)
     with boss.client() as client:
         made = client.admin.create_user("ada", plan="pro")
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from uuid import uuid4
 
 import pytest
-from sqlalchemy.exc import DataError, IntegrityError
+from sqlalchemy.exc import IntegrityError
 
 from overnight_server.control.cancel import cancel
 from overnight_server.domain.claims import Claim, Run
@@ -25,8 +25,10 @@ from overnight_server.domain.results import (
     TimedOut,
 )
 from overnight_server.domain.retry import RetryRules, Strategy
+from overnight_server.insight.tasks import list_tasks
 from overnight_server.maintenance.promote import promote
-from overnight_server.outcome.settle import release, settle
+from overnight_server.maintenance.reap import reap
+from overnight_server.outcome.settle import release, settle, settle_all
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, Deployment
 from tests.support.graphs import begin
@@ -35,6 +37,7 @@ from tests.support.rivals import Rival, meet_at_lane
 RETRYABLE = Raised("error", "no luck", "ValueError", "line 1")
 FATAL = Raised("auth_failure", "wrong key")
 AT_ONCE = RetryRules(Strategy.IMMEDIATE)
+MONTH = timedelta(days=30)
 
 
 class Record(NamedTuple):
@@ -45,6 +48,44 @@ class Record(NamedTuple):
     outcome: str
     reason: str | None
     ledger: Sequence[str] = ("usage",)
+
+
+@pytest.mark.parametrize("seconds", [1.8e12, 1e13, float("inf"), float("nan")])
+@pytest.mark.parametrize(
+    "result", [Deferred(0), Raised("error", "no luck", retryable=True)], ids=["deferred", "raised"]
+)
+def test_no_wait_is_longer_than_a_month(
+    deployment: Deployment, result: Deferred | Raised, seconds: float
+) -> None:
+    """A wait in milliseconds stored the year 58749, which no list of the user could show."""
+    user = deployment.user()
+    deployment.agent()
+    run = deployment.running(user)
+
+    assert deployment.settle(run, replace(result, wait_seconds=seconds)) is True
+
+    wait = deployment.one("SELECT retry_at - clock() AS wait FROM tasks")["wait"]
+    assert MONTH - timedelta(minutes=1) < wait <= MONTH
+    assert [task.state for task in list_tasks(deployment.app, user)] == ["retrying"]
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        (Raised("class\x00\ud800", "boom\x00", detail="\udfff"), "dead_lettered"),
+        (Returned(summary="a\x00b", files_changed=("c\x00d",)), "completed"),
+        (Returned(tokens={"input\x00": 2**70}, cost_usd=float("inf")), "completed"),
+        (Returned("output\x00"), "retrying"),
+    ],
+)
+def test_a_result_that_cannot_be_stored_ends_the_run_all_the_same(
+    deployment: Deployment, result: Result, state: str
+) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
+
+    assert deployment.settle(run, result) is True
+    assert deployment.state(run.claim.task_id) == state
 
 
 @pytest.mark.parametrize(
@@ -104,23 +145,6 @@ def test_every_field_of_a_result_is_stored(deployment: Deployment) -> None:
     assert row["files_changed"] == ["x.py", "y.py"]
     assert (row["cost_usd"], row["tokens_used"]) == (Decimal("0.25"), {"in": 7})
     assert deployment.one("SELECT spent_usd FROM graphs")["spent_usd"] == Decimal("0.25")
-
-
-@pytest.mark.parametrize(
-    "output", [{"raw": "a\x00b"}, {"half": "\ud800"}, {"loss": float("nan")}], ids=repr
-)
-def test_an_output_that_cannot_be_stored_leaves_the_run_open(
-    deployment: Deployment, output: dict[str, object]
-) -> None:
-    deployment.agent()
-    run = deployment.running(deployment.user())
-    before = deployment.row(run.claim.task_id)
-
-    with pytest.raises(DataError):
-        deployment.settle(run, Returned(output))
-
-    assert deployment.row(run.claim.task_id) == before
-    assert deployment.settle(run, Raised("invalid_output", "cannot be stored")) is True
 
 
 def test_a_failure_can_always_be_stored(deployment: Deployment) -> None:
@@ -416,3 +440,24 @@ def _moves(deployment: Deployment, task_id: TaskId) -> list[tuple[str | None, st
     events = deployment.rows("SELECT * FROM events WHERE task_id = :id ORDER BY seq", id=task_id)
     assert [event["seq"] for event in events] == list(range(1, len(events) + 1))
     return [(event["from_state"], event["to_state"]) for event in events]
+
+
+def test_a_lost_run_that_is_settled_with_the_next_run_of_its_task_changes_nothing(
+    deployment: Deployment,
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+    lost = deployment.running(user)
+    deployment.move_clock(timedelta(minutes=5))
+    reap(deployment.dispatcher)
+    deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL WHERE state = 'retrying'")
+    [claimed] = deployment.claim().claims
+    run = deployment.start(claimed)
+    assert run is not None
+
+    fatal = Raised("error", "hopeless", retryable=False)
+    settled = settle_all(deployment.dispatcher, [(lost, fatal), (run, Returned())], agent=AGENT)
+
+    assert [ending.claim for ending in settled.won] == [run.claim]
+    assert [ending.claim for ending in settled.stale] == [lost.claim]
+    assert deployment.rows("SELECT * FROM dead_letters") == []

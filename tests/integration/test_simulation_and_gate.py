@@ -21,7 +21,7 @@ from tests.support.deployment import CLAIM_SETTINGS, LOOSE, POOL, Deployment
 from tests.support.profiles import examples
 
 # Deleting is much quicker than truncating tables that hold a few rows.
-FORGET = "; ".join(
+DELETE_ALL = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("events", "usage_ledger", "attempts", "task_edges", "spending", "tasks", "dags", "lanes"),
@@ -174,17 +174,19 @@ class GateNight:
     slots=st.integers(1, 4),
     gpu_slots=st.integers(0, 1),
     # The types whose minutes the workers of each pool know.
-    known=st.sampled_from([(range(0), range(0)), (range(15), range(41)), (range(41), range(15))]),
+    types_of_pools=st.sampled_from(
+        [(range(0), range(0)), (range(15), range(41)), (range(41), range(15))]
+    ),
 )
 def test_the_simulation_starts_the_same_tasks_in_the_same_order_as_the_gate(
     deployment: Deployment,
     crowd: list[Person],
     slots: int,
     gpu_slots: int,
-    known: tuple[range, range],
+    types_of_pools: tuple[range, range],
 ) -> None:
-    deployment.run(FORGET)
-    pools = _pools(deployment, slots, gpu_slots, known)
+    deployment.run(DELETE_ALL)
+    pools = _pools(deployment, slots, gpu_slots, types_of_pools)
     users = [_move_in(deployment, person) for person in crowd]
     data = deployment.app.atomically(lambda tx: read_forecast_input(tx, users[0], CLAIM_SETTINGS))
 
@@ -199,9 +201,9 @@ def test_the_simulation_starts_the_same_tasks_in_the_same_order_as_the_gate(
 
 
 def _pools(
-    deployment: Deployment, slots: int, gpu_slots: int, known: tuple[range, range]
+    deployment: Deployment, slots: int, gpu_slots: int, types_of_pools: tuple[range, range]
 ) -> list[str]:
-    here, there = ([str(minutes) for minutes in types] for types in known)
+    here, there = ([str(minutes) for minutes in types] for types in types_of_pools)
     deployment.agent(slots=slots, types=here)
     if not gpu_slots:
         return [POOL]

@@ -1,4 +1,4 @@
-"""The deployment against a model of it: any sequence of acts and faults, on a real Postgres."""
+"""A deployment is compared with its model after any sequence of acts and faults."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -107,8 +107,8 @@ def some(things: Sequence[Any], pick: int) -> Any:
     return things[pick % len(things)]
 
 
-class Spine(RuleBasedStateMachine):
-    """Whatever may happen to a deployment, in any order."""
+class DeploymentMachine(RuleBasedStateMachine):
+    """Acts of users, workers and sweeps, and faults, in any order."""
 
     def __init__(self, deployment: Deployment) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ class Spine(RuleBasedStateMachine):
         self.submit_a_graph(1, graph)
         self.work_is_handed_out(0)
 
-    # -- producers and people -------------------------------------------------------------------
+    # -- producers and people ---------------------------------------------------------------------
 
     @rule(user=picks, task=new_tasks)
     def submit(self, user: int, task: NewTask) -> None:
@@ -146,11 +146,11 @@ class Spine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.comparison.ended)
     @rule(pick=picks)
-    def people_ask_too_much(self, pick: int) -> None:
+    def people_send_invalid_requests(self, pick: int) -> None:
         self.comparison.cancel_too_late(some(self.comparison.ended, pick))
         self.comparison.cancel_as_stranger(some(list(self.comparison.model.tasks), pick))
         for task_id in set(self.comparison.model.tasks) - set(self.comparison.letters):
-            self.comparison.revive_in_vain(task_id)
+            self.comparison.revive_other(task_id)
 
     @precondition(lambda self: self.comparison.letters)
     @rule(pick=picks, again=st.sampled_from([True, True, False]))
@@ -162,40 +162,42 @@ class Spine(RuleBasedStateMachine):
     def someone_changes_plan(self, user: int, plan: tuple[PlanTier, PlanLimits]) -> None:
         self.comparison.change_plan(some(self.comparison.users, user), *plan)
 
-    # -- the gate and the wire ------------------------------------------------------------------
+    # -- claims and messages ----------------------------------------------------------------------
 
     @rule(agent=picks)
     def work_is_handed_out(self, agent: int) -> None:
-        self.comparison.look()
-        while self.comparison.wire:
-            self.comparison.deliver(self.comparison.wire.pop(), some(self.comparison.agents, agent))
+        self.comparison.claim_all()
+        while self.comparison.messages:
+            self.comparison.deliver(
+                self.comparison.messages.pop(), some(self.comparison.agents, agent)
+            )
 
     @rule(limit=st.sampled_from([1, 2, ALL_SLOTS]))
     def work_is_sent(self, limit: int) -> None:
-        self.comparison.look(limit)
+        self.comparison.claim_all(limit)
 
-    @precondition(lambda self: self.comparison.wire)
+    @precondition(lambda self: self.comparison.messages)
     @rule(pick=picks, agent=picks, again=st.booleans())
     def a_message_arrives(self, pick: int, agent: int, *, again: bool) -> None:
-        message = self.comparison.wire.pop(pick % len(self.comparison.wire))
+        message = self.comparison.messages.pop(pick % len(self.comparison.messages))
         self.comparison.deliver(message, some(self.comparison.agents, agent))
         if again:
-            self.comparison.wire.append(message)
+            self.comparison.messages.append(message)
 
-    @precondition(lambda self: self.comparison.wire)
+    @precondition(lambda self: self.comparison.messages)
     @rule(pick=picks)
     def a_message_is_lost(self, pick: int) -> None:
-        self.comparison.wire.pop(pick % len(self.comparison.wire))
+        self.comparison.messages.pop(pick % len(self.comparison.messages))
 
-    @precondition(lambda self: self.comparison.wire)
+    @precondition(lambda self: self.comparison.messages)
     @rule(pick=picks, agent=picks, arrived=st.booleans())
     def a_publisher_gives_up(self, pick: int, agent: int, *, arrived: bool) -> None:
-        message = self.comparison.wire.pop(pick % len(self.comparison.wire))
+        message = self.comparison.messages.pop(pick % len(self.comparison.messages))
         if arrived:
             self.comparison.deliver(message, some(self.comparison.agents, agent))
         self.comparison.give_up(message)
 
-    # -- runs -----------------------------------------------------------------------------------
+    # -- runs -------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.comparison.held)
     @rule(pick=picks)
@@ -234,7 +236,7 @@ class Spine(RuleBasedStateMachine):
     def a_forger_answers(self, pick: int) -> None:
         self.comparison.forge(some(self.comparison.runs, pick))
 
-    # -- workers, time and sweeps ---------------------------------------------------------------
+    # -- workers, time and sweeps -----------------------------------------------------------------
 
     @rule(slots=st.integers(1, 4), capabilities=st.frozensets(st.just("gpu")))
     def a_worker_joins(self, slots: int, capabilities: frozenset[str]) -> None:
@@ -264,7 +266,7 @@ class Spine(RuleBasedStateMachine):
         for sweep in all_of:
             sweep(self.comparison)
 
-    # -- what must hold -------------------------------------------------------------------------
+    # -- what must hold ---------------------------------------------------------------------------
 
     @invariant()
     def the_rows_are_as_predicted(self) -> None:
@@ -303,7 +305,7 @@ def test_no_long_sequence_of_acts_and_faults_breaks_the_deployment(
 
 def _search(deployment: Deployment, *, examples: int, steps: int) -> None:
     run_state_machine_as_test(
-        lambda: Spine(deployment),
+        lambda: DeploymentMachine(deployment),
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,

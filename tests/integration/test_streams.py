@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -200,14 +199,12 @@ def test_a_cut_connection_loses_nothing_and_repeats_nothing(
 def test_a_stopping_server_ends_its_streams_at_once(
     deployment: Deployment, database_url: str, stream_clients: StreamClients
 ) -> None:
+    """`serve` fails if the server still waits for its streams some time after it was stopped."""
     with serve(deployment, database_url) as served:
         client = stream_clients.client(served.url, served.key)
         reader = stream_clients.listen(client.stream(after=0))
         served.deployment.task(served.user)
         reader.wait_for(1)
-        began = time.monotonic()
-
-    assert time.monotonic() - began < 4
 
 
 def test_an_event_that_commits_late_is_sent_in_its_order(
@@ -263,17 +260,20 @@ def test_an_unused_event_id_does_not_delay_the_stream(deployment: Deployment, ap
     assert parse_task(event.task_id) == task_id
 
 
+def _answer_to(wait: Callable[..., Any], *args: object, **options: object) -> Any:
+    """Return the answer of a wait; fail if it comes only when the timeout of the wait is over."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(wait, *args, **options).result(timeout=30)
+
+
 def test_a_wait_ends_with_the_task(served: LiveApi, client: Client) -> None:
     served.deployment.agent()
     run = served.deployment.running(served.user)
     waiting = threading.Timer(0.6, served.deployment.settle, (run, Returned(7)))
     waiting.start()
-    began = time.monotonic()
-
-    task = client.tasks.wait(show_task(run.claim.task_id), timeout=20)
+    task = _answer_to(client.tasks.wait, show_task(run.claim.task_id), timeout=60)
 
     assert task.output == 7
-    assert time.monotonic() - began < 4
     waiting.join()
 
 
@@ -285,12 +285,9 @@ def test_a_wait_for_a_graph_ends_with_the_graph(served: LiveApi, client: Client)
         client.dags.wait(dag_id, timeout=0)
     ending = threading.Timer(0.6, served.deployment.settle, (run, Returned(7)))
     ending.start()
-    began = time.monotonic()
-
-    dag = client.dags.wait(dag_id, timeout=20, poll=20)
+    dag = _answer_to(client.dags.wait, dag_id, timeout=60, poll=60)
 
     assert (dag.status, [task.state for task in dag.tasks]) == ("completed", ["completed"])
-    assert time.monotonic() - began < 4
     ending.join()
 
 

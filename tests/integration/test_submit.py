@@ -15,7 +15,7 @@ from overnight.errors import (
     UserNotFound,
 )
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.locks import LockScope
+from overnight_server.domain.lock_keys import LockScope
 from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask

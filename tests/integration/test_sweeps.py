@@ -11,11 +11,11 @@ from redis import Redis
 from sqlalchemy import text
 
 from overnight_server.dispatch.publish import BrokerUnreachable, message_id
-from overnight_server.domain.results import Raised
+from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.sweeps import SWEEPS, run_sweep
-from overnight_server.outcome.heartbeat import heartbeat
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -24,6 +24,8 @@ from tests.support.rivals import Rival, queue_up
 
 PLAIN = load({})
 AT_ONCE = RetryRules(Strategy.IMMEDIATE)
+SECOND = timedelta(seconds=1)
+OUTAGE = timedelta(minutes=2)
 
 
 @pytest.fixture
@@ -45,6 +47,77 @@ def test_every_sweep_can_be_run_in_an_empty_deployment(
     row = deployment.one("SELECT * FROM sweeps WHERE name = :name", name=name)
     assert row["touched"] == 0
     assert row["finished_at"] >= row["started_at"]
+
+
+def test_after_an_outage_a_run_is_lost_only_after_another_lease(
+    deployment: Deployment, settings: Settings
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+    alive, lost = deployment.running(user), deployment.running(user)
+    assert run_sweep(deployment.dispatcher, settings, "reap") == 0
+    deployment.move_clock(OUTAGE)
+
+    assert run_sweep(deployment.dispatcher, settings, "reap") == 0
+    assert heartbeat(deployment.dispatcher, alive.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
+    deployment.move_clock(LEASE - SECOND)
+    assert run_sweep(deployment.dispatcher, settings, "reap") == 0
+    heartbeat(deployment.dispatcher, alive.claim, lease=LEASE)
+    deployment.move_clock(3 * SECOND)
+
+    assert run_sweep(deployment.dispatcher, settings, "reap") == 1
+    states = [deployment.state(run.claim.task_id) for run in (alive, lost)]
+    assert states == ["running", "retrying"]
+    assert deployment.lane(user)["used_seconds"] == 0
+
+
+def test_after_an_outage_an_unstarted_claim_is_released_at_once(
+    deployment: Deployment, settings: Settings
+) -> None:
+    deployment.agent()
+    task_id = deployment.task(deployment.user())
+    deployment.claim()
+    run_sweep(deployment.dispatcher, settings, "reap")
+    deployment.move_clock(OUTAGE)
+
+    assert run_sweep(deployment.dispatcher, settings, "reap") == 1
+    assert deployment.state(task_id) == "ready"
+
+
+def test_a_result_that_waited_for_the_end_of_an_outage_counts(
+    deployment: Deployment, settings: Settings
+) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
+    run_sweep(deployment.dispatcher, settings, "reap")
+    deployment.move_clock(OUTAGE)
+    run_sweep(deployment.dispatcher, settings, "reap")
+
+    assert deployment.settle(run, Returned("kept")) is True
+    assert deployment.row(run.claim.task_id)["output"] == "kept"
+
+
+def test_a_reaper_that_is_always_late_still_takes_tasks_back(
+    deployment: Deployment, settings: Settings
+) -> None:
+    deployment.agent()
+    run = deployment.running(deployment.user())
+    for _ in range(4):
+        run_sweep(deployment.dispatcher, settings, "reap")
+        deployment.move_clock(LEASE - SECOND)
+
+    assert deployment.state(run.claim.task_id) == "retrying"
+
+
+def test_workers_are_not_retired_right_after_an_outage(
+    deployment: Deployment, settings: Settings
+) -> None:
+    deployment.agent()
+    run_sweep(deployment.dispatcher, settings, "reap")
+    deployment.move_clock(OUTAGE)
+    run_sweep(deployment.dispatcher, settings, "reap")
+
+    assert deployment.one("SELECT status FROM agents")["status"] == "active"
 
 
 def test_two_beat_processes_run_a_sweep_once(
@@ -121,11 +194,11 @@ def test_the_timeouts_sweep_ends_a_run_and_orders_it_killed(
     deployment.move_clock(timedelta(seconds=60 + settings.cancel_grace + 1))
     heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
 
-    with Redis.from_url(redis.url) as client, client.pubsub() as ear:
-        ear.psubscribe(f"*{settings.redis_key_prefix}*")
-        ear.get_message(timeout=5)
+    with Redis.from_url(redis.url) as client, client.pubsub() as subscription:
+        subscription.psubscribe(f"*{settings.redis_key_prefix}*")
+        subscription.get_message(timeout=5)
         assert run_sweep(deployment.dispatcher, settings, "timeouts") == 1
-        order = ear.get_message(timeout=5)
+        order = subscription.get_message(timeout=5)
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
     assert order is not None

@@ -28,21 +28,21 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 
 
 def test_a_user_sets_and_removes_their_window(api_user: ApiUser) -> None:
-    other_user = api_user.guest()
+    other_user = api_user.new_user()
 
-    changed = api_user.ask("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
+    changed = api_user.request("PUT", WINDOW, json={**BERLIN, "at_closing": "stop"})
 
     assert changed.status_code == 200, changed.text
     shown = changed.json()["window"]
     assert shown.pop("turns_at") is not None
     assert shown == {**BERLIN, "at_closing": "stop"}
-    limits = api_user.ask("GET", "/api/v1/users/me/limits").json()
+    limits = api_user.request("GET", "/api/v1/users/me/limits").json()
     assert limits["window"] == "22:00-06:00 Europe/Berlin (stop)"
-    assert other_user.ask("GET", "/api/v1/users/me").json()["window"] is None
+    assert other_user.request("GET", "/api/v1/users/me").json()["window"] is None
     trail = api_user.deployment.rows("SELECT actor, act FROM audit_log WHERE act = 'user.changed'")
     assert trail == [{"actor": f"user:{api_user.user}", "act": "user.changed"}]
 
-    gone = api_user.ask("DELETE", WINDOW)
+    gone = api_user.request("DELETE", WINDOW)
     assert (gone.status_code, gone.json()["window"]) == (200, None)
 
 
@@ -51,14 +51,14 @@ def test_a_closed_window_delays_tasks_and_is_explained(api_user: ApiUser) -> Non
     now = api_user.deployment.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
     later = f"{(now.hour + 2) % 24:02}:00"
     until = f"{(now.hour + 3) % 24:02}:00"
-    api_user.ask("PUT", WINDOW, json={"zone": "UTC", "opens": later, "closes": until})
+    api_user.request("PUT", WINDOW, json={"zone": "UTC", "opens": later, "closes": until})
     api_user.created()
 
     assert api_user.deployment.claim().claims == []
-    [held] = api_user.ask("GET", "/api/v1/tasks/queue-status").json()["held_by"]
+    [held] = api_user.request("GET", "/api/v1/tasks/queue-status").json()["held_by"]
     assert held["code"] == "window"
 
-    api_user.ask("DELETE", WINDOW)
+    api_user.request("DELETE", WINDOW)
     assert len(api_user.deployment.claim().claims) == 1
 
 
@@ -75,7 +75,7 @@ def test_a_closed_window_delays_tasks_and_is_explained(api_user: ApiUser) -> Non
 def test_a_wrong_window_is_refused_by_its_field(
     api_user: ApiUser, change: dict[str, str], field: str
 ) -> None:
-    answer = api_user.ask("PUT", WINDOW, json=BERLIN | change)
+    answer = api_user.request("PUT", WINDOW, json=BERLIN | change)
 
     assert answer.status_code in (400, 422)
     assert answer.json()["code"] == "INVALID_REQUEST"
@@ -83,10 +83,10 @@ def test_a_wrong_window_is_refused_by_its_field(
 
 
 def test_a_read_only_key_cannot_set_a_window(api_user: ApiUser) -> None:
-    looker = api_user.guest(("tasks:read",))
+    looker = api_user.new_user(("tasks:read",))
 
-    assert looker.ask("PUT", WINDOW, json=BERLIN).status_code == 403
-    assert looker.ask("DELETE", WINDOW).status_code == 403
+    assert looker.request("PUT", WINDOW, json=BERLIN).status_code == 403
+    assert looker.request("DELETE", WINDOW).status_code == 403
 
 
 def test_a_user_can_change_only_their_own_window(deployment: Deployment, database_url: str) -> None:

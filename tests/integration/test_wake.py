@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
@@ -17,8 +16,8 @@ from tests.support.wait import wait_until
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
 LONG = 20.0
-# Less than the timeout of a call to a Redis that hangs.
-AT_ONCE = 1.5
+# Longer than a test may take: a wait that is not ended early fails the test.
+FOREVER = 3600.0
 
 
 @pytest.fixture
@@ -81,24 +80,20 @@ def test_a_stop_ends_the_wait(listener: WakeUpListener) -> None:
     stop = threading.Event()
     threading.Timer(0.1, stop.set).start()
 
-    with _within(LONG / 2):
-        assert listener.wait(LONG, stop) is False
+    assert listener.wait(FOREVER, stop) is False
 
 
-def test_without_redis_a_listener_waits_no_longer_than_a_poll() -> None:
+def test_without_redis_a_listener_waits_for_a_poll() -> None:
     listener = WakeUpListener(NOBODY_LISTENS)
 
-    with _within(5):
-        assert listener.wait(1.0, threading.Event()) is False
+    assert listener.wait(1.0, threading.Event()) is False
     listener.close()
 
 
-def test_with_a_hung_redis_a_listener_waits_little_longer_than_a_poll(
-    redis: EmbeddedRedis, prefix: str
-) -> None:
+def test_with_a_hung_redis_a_listener_does_not_hang(redis: EmbeddedRedis, prefix: str) -> None:
     listener = WakeUpListener(redis.url, prefix)
 
-    with _hung(redis), _within(5):
+    with _hung(redis):
         listener.wait(1.0, threading.Event())
     listener.close()
 
@@ -114,17 +109,17 @@ def test_a_listener_subscribes_again_once_redis_is_back(redis: EmbeddedRedis, pr
     listener.close()
 
 
-def test_a_wake_up_never_waits_for_a_redis_that_is_away() -> None:
+def test_a_wake_up_without_redis_raises_nothing() -> None:
     waker = Waker(NOBODY_LISTENS)
 
-    with _within(AT_ONCE):
-        for _ in range(1000):
-            waker.wake()
+    for _ in range(1000):
+        waker.wake()
     waker.close()
 
 
 def test_a_wake_up_never_waits_for_a_redis_that_hangs(redis: EmbeddedRedis, waker: Waker) -> None:
-    with _hung(redis), _within(AT_ONCE):
+    """A thousand calls that each waited for a timeout would take longer than a test may."""
+    with _hung(redis):
         for _ in range(1000):
             waker.wake()
 
@@ -191,11 +186,3 @@ def _hung(redis: EmbeddedRedis) -> Iterator[None]:
         yield
     finally:
         os.kill(redis.pid, signal.SIGCONT)
-
-
-@contextmanager
-def _within(seconds: float) -> Iterator[None]:
-    began = time.monotonic()
-    yield
-    took = time.monotonic() - began
-    assert took < seconds, f"took {took:.1f} s"

@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -42,13 +41,9 @@ def test_a_hung_postgres_raises_and_is_used_again_afterwards() -> None:
         db = Db.connect(server.url(), role=None, timeouts=Timeouts(trust=0))
         assert db.atomically(select_one) == 1
 
-        with hung(server):
-            began = time.monotonic()
-            with pytest.raises(DatabaseUnreachable):
-                db.atomically(select_one)
-            waited = time.monotonic() - began
+        with hung(server), pytest.raises(DatabaseUnreachable):
+            db.atomically(select_one)
 
-        assert waited < 6
         assert db.atomically(select_one) == 1
         db.close()
 

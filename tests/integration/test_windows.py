@@ -75,14 +75,14 @@ def test_the_gate_opens_and_closes_at_the_exact_instant(
         monthly_agent_hours_limit=None,
     )
 
-    found = []
+    claim_counts = []
     for instant in (at(opens_at) - TICK, at(opens_at), at(closes_at) - TICK, at(closes_at)):
         deployment.set_clock(instant)
         deployment.task(user, timeout_seconds=60)
-        found.append(claimed(deployment))
+        claim_counts.append(claimed(deployment))
 
     # the task of the minute before opening starts with the next one
-    assert found == [0, 2, 1, 0]
+    assert claim_counts == [0, 2, 1, 0]
 
 
 def test_a_user_without_a_window_starts_at_any_time(deployment: Deployment) -> None:
@@ -314,15 +314,15 @@ def test_a_direct_claim_respects_the_window(evening: Deployment, *, is_named: bo
     evening.task(user, timeout_seconds=60)
     claim_user = user if is_named else None
 
-    found = []
+    claim_counts = []
     for instant in (OPENS - TICK, OPENS, CLOSES):
         evening.set_clock(instant)
         one = gate.claim_one(
             evening.dispatcher, holder="sandbox", claim_settings=CLAIM_SETTINGS, user_id=claim_user
         )
-        found.append(one is not None)
+        claim_counts.append(one is not None)
 
-    assert found == [False, True, False]
+    assert claim_counts == [False, True, False]
 
 
 def test_a_slot_that_claims_its_next_bundle_respects_the_window(evening: Deployment) -> None:
@@ -331,7 +331,7 @@ def test_a_slot_that_claims_its_next_bundle_respects_the_window(evening: Deploym
     for _ in range(4):
         evening.task(user, type="quick", timeout_seconds=60)
     claim_settings = replace(CLAIM_SETTINGS, bundle_limits=gate.BundleLimits(tasks=2))
-    ask = partial(
+    claim_next = partial(
         gate.claim_next_for_slot,
         pool=POOL,
         agent=AGENT,
@@ -340,12 +340,12 @@ def test_a_slot_that_claims_its_next_bundle_respects_the_window(evening: Deploym
         lease=claim_settings.claim_ttl,
     )
 
-    found = []
+    claim_counts = []
     for instant in (OPENS - TICK, OPENS, CLOSES):
         evening.set_clock(instant)
-        found.append(len(evening.dispatcher.atomically(ask).runs))
+        claim_counts.append(len(evening.dispatcher.atomically(claim_next).runs))
 
-    assert found == [0, 2, 0]
+    assert claim_counts == [0, 2, 0]
 
 
 def test_a_claim_in_progress_uses_the_previous_window(

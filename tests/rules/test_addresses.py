@@ -25,7 +25,7 @@ FORBIDDEN = {
 
 
 def test_no_file_names_a_package_index_or_a_machine() -> None:
-    named = [
+    lines = [
         f"{path}:{number}: {what}: {line.strip()[:80]}"
         for path in files()
         for number, line in enumerate(read(path).splitlines(), start=1)
@@ -33,7 +33,7 @@ def test_no_file_names_a_package_index_or_a_machine() -> None:
         if any(re.search(pattern, line) for pattern in patterns)
     ]
 
-    assert not named, as_lines(named)
+    assert not lines, as_lines(lines)
 
 
 def test_the_patterns_find_what_they_are_for() -> None:

@@ -53,10 +53,10 @@ def test_every_bias_of_a_mutant_exists() -> None:
 
 
 def test_an_invariant_that_a_mutant_names_exists() -> None:
-    known = {one.code for one in INVARIANTS}
-    named = {word for one in MUTANTS for word in one.chaos if len(word) == 3}
+    existing = {one.code for one in INVARIANTS}
+    used = {word for one in MUTANTS for word in one.chaos if len(word) == 3}
 
-    assert named <= known
+    assert used <= existing
 
 
 def test_failures_are_read_from_the_output_of_pytest() -> None:
@@ -97,7 +97,7 @@ def test_only_the_named_test_with_its_message_catches_a_mutant(
         ({"invariants": "I04, …"}, False),
         ({}, False),
     ],
-    ids=["a named finding", "too slow", "another finding", "green"],
+    ids=["a used finding", "too slow", "another finding", "green"],
 )
 def test_only_a_named_finding_of_chaos_catches_a_mutant(
     failed: dict[str, str], *, caught: bool

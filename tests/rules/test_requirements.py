@@ -28,7 +28,7 @@ class Pin(NamedTuple):
 
 def pins(path: Path) -> dict[str, Pin]:
     """Read a requirement file; a line that is neither a pin nor a comment is a fault."""
-    found = {}
+    by_name = {}
     for entry in re.split(r"\n(?=\S)", read(path)):
         rows = [row.strip() for row in entry.splitlines() if not row.lstrip().startswith("#")]
         if not rows:
@@ -38,8 +38,8 @@ def pins(path: Path) -> dict[str, Pin]:
             r"([a-z0-9-]+)(?:\[.+?\])?==(\S+)(?: ; .+?)?((?: --hash=sha256:[0-9a-f]{64})*)", stated
         )
         assert pin, f"{path}: {stated[:80]}"
-        found[pin[1]] = Pin(pin[1], pin[2], pin[3].split())
-    return found
+        by_name[pin[1]] = Pin(pin[1], pin[2], pin[3].split())
+    return by_name
 
 
 @pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
@@ -52,13 +52,13 @@ def test_every_pin_carries_hashes(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [DEV, RUNTIME, MCP], ids=str)
 def test_no_requirement_file_names_an_address_or_an_option(path: Path) -> None:
-    named = [
+    lines = [
         row
         for row in read(path).splitlines()
         if "://" in row or re.match(r"\s*-(?!-hash=)", row) or "/" in row.partition("#")[0]
     ]
 
-    assert not named, as_lines(named)
+    assert not lines, as_lines(lines)
 
 
 def test_development_runs_on_the_versions_that_are_shipped() -> None:
@@ -108,9 +108,9 @@ def test_all_is_the_sum_of_the_other_extras() -> None:
 
 
 def _name(requirement: str) -> str:
-    found = re.match(r"[A-Za-z0-9_.-]+", requirement)
-    assert found, requirement
-    return re.sub(r"[-_.]+", "-", found[0]).lower()
+    name = re.match(r"[A-Za-z0-9_.-]+", requirement)
+    assert name, requirement
+    return re.sub(r"[-_.]+", "-", name[0]).lower()
 
 
 # The first version without a fault that was worth a name; checked here, where no network is needed.
@@ -127,12 +127,12 @@ FIXED_IN = {
 }
 
 
-def known_bad(found: dict[str, Pin]) -> list[str]:
+def known_bad(installed: dict[str, Pin]) -> list[str]:
     """Return the pins that are older than the version in which a known fault was put right."""
     return [
-        f"{name}=={found[name].version}: use {fixed} or newer"
+        f"{name}=={installed[name].version}: use {fixed} or newer"
         for name, fixed in FIXED_IN.items()
-        if name in found and _number(found[name].version) < _number(fixed)
+        if name in installed and _number(installed[name].version) < _number(fixed)
     ]
 
 
@@ -162,13 +162,13 @@ def test_the_bill_of_materials_names_every_pin(tmp_path: Path) -> None:
 
     assert written.read_text() == before, "the same pins make the same document"
     assert (made["bomFormat"], made["specVersion"]) == ("CycloneDX", "1.6")
-    named = {one["name"]: one for one in made["components"]}
-    assert {name: one["version"] for name, one in named.items()} == {
+    components = {part["name"]: part for part in made["components"]}
+    assert {name: part["version"] for name, part in components.items()} == {
         name: pin.version for name, pin in pins(RUNTIME).items()
     }
-    assert all(one["hashes"] for one in named.values())
+    assert all(part["hashes"] for part in components.values())
     refs = {one["bom-ref"] for one in made["components"]} | {made["metadata"]["component"]["purl"]}
     links = {one["ref"]: one["dependsOn"] for one in made["dependencies"]}
     assert links.keys() == refs
     assert all(target in refs for targets in links.values() for target in targets)
-    assert named["celery"]["purl"] in links[made["metadata"]["component"]["purl"]]
+    assert components["celery"]["purl"] in links[made["metadata"]["component"]["purl"]]

@@ -10,14 +10,14 @@ PAGE = read(Path("docs/security.md"))
 
 
 def test_every_test_the_page_names_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
+    tests = re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", PAGE)
     missing = [
         f"{path}::{name}"
-        for path, name in named
+        for path, name in tests
         if not Path(path).exists() or (name and f"def {name}(" not in read(Path(path)))
     ]
 
-    assert len(named) > 15
+    assert len(tests) > 15
     assert not missing, as_lines(missing)
 
 

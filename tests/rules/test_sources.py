@@ -87,9 +87,9 @@ def test_sql_stands_only_in_the_store() -> None:
 
 def test_no_module_is_named_after_nothing_in_particular() -> None:
     vague = {"utils", "util", "helpers", "helper", "manager", "common", "misc"}
-    named = [str(path) for path, _ in modules(*OURS, "tests", "benchmarks") if path.stem in vague]
+    paths = [str(path) for path, _ in modules(*OURS, "tests", "benchmarks") if path.stem in vague]
 
-    assert not named, as_lines(named)
+    assert not paths, as_lines(paths)
 
 
 def test_no_type_is_waved_through_in_the_service() -> None:

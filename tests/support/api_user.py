@@ -39,18 +39,18 @@ class ApiUser:
         """Send the user's key with every request."""
         self.headers = {"Authorization": f"Bearer {self.key}"}
 
-    def guest(self, scopes: tuple[str, ...] = ("*",), **columns: object) -> "ApiUser":
+    def new_user(self, scopes: tuple[str, ...] = ("*",), **columns: object) -> "ApiUser":
         """Return a new user of the same API."""
         return _api_user(self.http, self.deployment, scopes, **columns)
 
-    def ask(self, method: str, path: str, **options: Any) -> Response:
+    def request(self, method: str, path: str, **options: Any) -> Response:
         """Send one request with the user's key."""
         headers = {**self.headers, **options.pop("headers", {})}
         return self.http.request(method, path, headers=headers, **options)
 
     def create(self, **body: Any) -> Response:
         """Send a request that creates a task."""
-        return self.ask("POST", TASKS, json={"title": "a task", **body})
+        return self.request("POST", TASKS, json={"title": "a task", **body})
 
     def created(self, **body: Any) -> dict[str, Any]:
         """Create a task and return the response body."""

@@ -11,7 +11,6 @@ from overnight_server.domain.results import Raised
 from overnight_server.insight.bulk import get_bulk
 from overnight_server.maintenance.bulk import run_bulks
 from tests.support.deployment import Deployment
-from tests.support.invariants import describe_violations, violations
 
 ME = "human:me"
 FATAL = Raised("auth_failure", "wrong key")
@@ -56,9 +55,3 @@ def moves(deployment: Deployment, task: UUID, to_state: str) -> list[str]:
     """Return who moved a task into a state, in order."""
     sql = "SELECT actor FROM events WHERE task_id = :id AND to_state = :state ORDER BY seq"
     return [row["actor"] for row in deployment.rows(sql, id=task, state=to_state)]
-
-
-def assert_invariants(deployment: Deployment) -> None:
-    """Fail if any invariant is broken."""
-    found = violations(deployment.dispatcher)
-    assert not found, describe_violations(found)

@@ -132,7 +132,7 @@ def _record(event: events.ScenarioFinished, report: ConformanceReport) -> None:
             failure = check.failure_info.failure
             response = interactions[name].response if name in interactions else None
             if check.name == "positive_data_acceptance" and _is_allowed(
-                failure.operation, response
+                str(failure.operation), response
             ):
                 continue
             text = "" if response is None else f"{response.status_code} {response.text[:600]}"
@@ -179,7 +179,7 @@ def _config(
         "dictionaries": {
             name: {"values": values} for name, values in _dictionaries(seeded_data).items()
         },
-        "parameters": {f"path.{name}": _from_dictionary(name) for name in seeded_data.named},
+        "parameters": {f"path.{name}": _from_dictionary(name) for name in seeded_data.own},
         "operations": [*_operations(seeded_data)],
     }
 
@@ -195,7 +195,7 @@ def _from_dictionary(dictionary: str, probability: float = EXISTING_IDS) -> dict
 
 def _dictionaries(seeded_data: SeededUser) -> dict[str, list[str]]:
     return {
-        **seeded_data.named,
+        **seeded_data.own,
         **{f"foreign_{name}": values for name, values in seeded_data.foreign.items()},
         # Each of these can be resolved once: users and admins get their own.
         "approve": seeded_data.awaiting[::4],

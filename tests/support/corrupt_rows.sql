@@ -1,6 +1,6 @@
--- Lies to plant in a true history, under the invariant that must see each. The names are those of
--- the history: done, patient, lost, dead, revived, handed_back, child, running, blocked and waiting are
--- tasks; exec_log is what their agents wrote down.
+-- Statements that each violate one invariant in a correct history, under the code of the invariant that
+-- must report it. The parameters done, bundled, lost, dead, revived, handed_back, child, running, blocked
+-- and waiting are tasks of the history; exec_log is the handlers' own record.
 
 -- name: I03
 UPDATE attempts SET outcome = 'completed' WHERE task_id = :dead;
@@ -37,10 +37,10 @@ INSERT INTO usage_ledger (user_id, period_started_at, kind, seconds, recorded_at
 -- name: I08
 UPDATE usage_ledger SET seconds = 0 WHERE task_id = :done;
 UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :done;
-UPDATE usage_ledger SET seconds = 0 WHERE task_id = :patient;
-UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :patient;
-UPDATE usage_ledger SET seconds = 0 WHERE task_id = :lost;
-UPDATE exec_log SET seconds = seconds + 1 WHERE task_id = :patient;
+UPDATE usage_ledger SET seconds = 0 WHERE task_id = :bundled;
+UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :bundled;
+UPDATE usage_ledger SET seconds = 600 * sign(seconds) WHERE task_id = :lost;
+UPDATE exec_log SET seconds = seconds + 1 WHERE task_id = :bundled;
 DELETE FROM usage_ledger WHERE task_id = :done;
 UPDATE usage_ledger SET seconds = seconds + 1 WHERE task_id = :done;
 UPDATE usage_ledger SET epoch = 9 WHERE task_id = :done;
@@ -124,14 +124,14 @@ DELETE FROM exec_log WHERE task_id = :done;
 UPDATE exec_log SET ok = false WHERE task_id = :done;
 UPDATE exec_log SET ok = NULL WHERE task_id = :done;
 UPDATE exec_log SET epoch = epoch + 1 WHERE task_id = :done;
-UPDATE exec_log SET seal = 'of another claim' WHERE task_id = :done;
-UPDATE exec_log SET seal = 'of another claim' WHERE task_id = :dead;
+UPDATE exec_log SET token_suffix = 'of another claim' WHERE task_id = :done;
+UPDATE exec_log SET token_suffix = 'of another claim' WHERE task_id = :dead;
 UPDATE attempts SET token = gen_random_uuid() WHERE task_id = :done;
 UPDATE attempts SET outcome = 'completed' WHERE task_id = :dead;
 UPDATE attempts SET started_at = NULL WHERE task_id = :dead;
 INSERT INTO exec_log SELECT * FROM exec_log WHERE task_id = :done;
-INSERT INTO exec_log (task_id, epoch, seal) SELECT task_id, epoch, seal FROM exec_log WHERE task_id = :dead;
-INSERT INTO exec_log (task_id, epoch, seal) VALUES (:waiting, 1, 'of nobody');
+INSERT INTO exec_log (task_id, epoch, token_suffix) SELECT task_id, epoch, token_suffix FROM exec_log WHERE task_id = :dead;
+INSERT INTO exec_log (task_id, epoch, token_suffix) VALUES (:waiting, 1, 'of nobody');
 
 -- name: H01
 UPDATE lanes SET active = active + 1 WHERE user_id = :user;

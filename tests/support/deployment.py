@@ -63,7 +63,7 @@ class Deployment:
         agent_id: str = AGENT,
         pool: str = POOL,
         capabilities: Sequence[str] = (),
-        types: Sequence[str] = (),
+        types: Sequence[str] | None = None,
     ) -> str:
         """Register a worker."""
         join(self.dispatcher, WorkerCard(agent_id, pool, capabilities, slots, types=types))

@@ -11,7 +11,8 @@ def run_in_forked_child(work: Callable[[], object], *, place: int = 0) -> None:
     pid = os.fork()
     if pid == 0:
         try:
-            current_process().index = place
+            # billiard numbers the processes of a pool with an attribute that has no type.
+            setattr(current_process(), "index", place)  # noqa: B010
             work()
         finally:
             os._exit(1)

@@ -16,32 +16,29 @@ def graph(
     deployment: Deployment, user: UserId, size: int, edges: Sequence[tuple[int, int]]
 ) -> list[TaskId]:
     """Submit `size` tasks as one graph; an edge names the positions of parent and child."""
-    tasks = [NewTask(f"task {number}", "echo") for number in range(size)]
-    made = submit_graph(
-        deployment.app, user, tasks, LOOSE, edges=[Edge(*edge) for edge in edges], title="a graph"
-    )
-    return [one.task_id for one in made]
+    return linked(deployment, user, size, *(Edge(*edge) for edge in edges))
 
 
 def begin(deployment: Deployment, *task_ids: TaskId, agent: str = AGENT) -> list[Run]:
     """Claim and start these ready tasks; release all other claims."""
-    claims = {one.claim.task_id: one for one in deployment.claim().claims}
-    wanted = [claims.pop(task_id) for task_id in task_ids]
+    claims = {claimed.claim.task_id: claimed for claimed in deployment.claim().claims}
+    chosen = [claims.pop(task_id) for task_id in task_ids]
     release(deployment.dispatcher, list(claims.values()), reason="test")
-    runs = [deployment.start(claimed, agent) for claimed in wanted]
+    runs = [deployment.start(claimed, agent) for claimed in chosen]
     return [run for run in runs if run is not None]
 
 
 def linked(deployment: Deployment, user: UserId, size: int, *edges: Edge) -> list[TaskId]:
     """Submit `size` tasks as one graph with these edges."""
-    tasks = [NewTask(f"task {place}", "echo") for place in range(size)]
-    made = submit_graph(deployment.app, user, tasks, LOOSE, edges=edges, title="a graph")
-    return [one.task_id for one in made]
+    tasks = [NewTask(f"task {number}", "echo") for number in range(size)]
+    created = submit_graph(deployment.app, user, tasks, LOOSE, edges=edges, title="a graph")
+    return [submitted.task_id for submitted in created]
 
 
 def end(deployment: Deployment, task: TaskId, result: Result) -> None:
     """Run one ready task and settle it with this result."""
-    deployment.settle(*begin(deployment, task), result)
+    [run] = begin(deployment, task)
+    deployment.settle(run, result)
 
 
 def states(deployment: Deployment, *tasks: TaskId) -> list[str]:
@@ -62,5 +59,5 @@ def status(deployment: Deployment, task: TaskId) -> str:
 
 def assert_invariants(deployment: Deployment) -> None:
     """Fail if any invariant is violated."""
-    found = violations(deployment.dispatcher)
-    assert not found, describe_violations(found)
+    violated = violations(deployment.dispatcher)
+    assert not violated, describe_violations(violated)

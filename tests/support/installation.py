@@ -35,7 +35,7 @@ class Installation:
     def __init__(self, directory: Path, wheel: Path, third_party: Path) -> None:
         self.bin = directory / "bin"
         self.python = self.bin / "python"
-        make = [sys.executable, "-m", "venv", "--without-pip", directory]
+        make = [sys.executable, "-m", "venv", "--without-pip", str(directory)]
         subprocess.run(make, check=True, capture_output=True)
         subprocess.run([*_installer(self.python), wheel], check=True, capture_output=True)
         # A line in a .pth file extends the import path. The .pth files in the added directory are

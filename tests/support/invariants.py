@@ -1,15 +1,15 @@
-"""What must hold of every database at every instant, whatever was done to the deployment.
+"""Invariants: conditions that every database of a deployment meets at every instant.
 
-Each invariant is a query for the rows that break it; they stand in `invariants.sql`. `violations`
-runs them on one snapshot and returns those that found any: an empty answer is a proof for that
-snapshot. The numbers are those of the reliability notes; H-numbers are the deployment's own.
+Each invariant is a query in `invariants.sql` that returns the rows which violate it. `violations`
+executes all of them on one snapshot and returns those with rows; an empty result proves that the
+snapshot is correct. Codes with I are those of the reliability notes; codes with H are additional.
 
-Limits may change in the middle of a run, and a claim is judged by the limits of its own instant.
-Call `watch_plans` at the beginning of such a run: it has the database itself keep their history.
+A claim is judged by the plan limits at the time of the claim. If limits change during a test, call
+`record_plan_history` at its start: a trigger then records each change.
 
-Some can only be judged by what the agents wrote down themselves: whether an accepted result was
-that of the run that owned the attempt, and whether a run is charged for all that it worked, since
-workers measure that. Whoever kept such a record gives it as `recorded_actions`.
+Two invariants need the record that handlers write of their own runs: whether an accepted result
+belongs to the run that owned the attempt, and whether a run is charged for all of its working
+time, which workers measure. A test that has such a record passes it as `recorded_actions`.
 """
 
 import json
@@ -32,12 +32,12 @@ Row = Mapping[str, Any]
 FOLDER = Path(__file__).parent
 ENTRY = re.compile(r"^-- name: (?P<code>\w+)\n-- (?P<sentence>.+)\n(?P<sql>[^;]+);", re.MULTILINE)
 ABSENT = re.compile(r"^-- inapplicable: (?P<code>\w+) .+\n-- (?P<reason>.+)", re.MULTILINE)
-# How long expired claims may remain when leases last seconds, also while faults are injected: many
-# times what the sweeps need when nothing stops them.
+# How long an expired claim may remain if leases last seconds, also while faults are injected. It is
+# many times what the sweeps need without faults.
 SWEEP_TIME: Final = timedelta(seconds=20)
-# For runs in which no plan changes: the limits of now have always been in force, but that whoever
-# is shut out may have nothing claimed since.
-PLANS_OF_NOW = """
+# For tests in which no plan changes: the current limits apply to all claims. A disabled user may
+# have no claim since the time of the disabling.
+CURRENT_PLANS = """
     CREATE TEMP TABLE plan_history ON COMMIT DROP AS
     SELECT 1 AS id, l.user_id, timestamptz '-infinity' AS since,
            u.max_concurrent_agents AS max_active, l.limit_seconds
@@ -48,18 +48,19 @@ PLANS_OF_NOW = """
      WHERE u.disabled_at IS NOT NULL
 """
 
-# Made once for each connection: some look after every step.
-MAKE_ROOM_FOR_DEEDS = """
+# Created once per connection, because some tests check the invariants after every step.
+CREATE_EXEC_LOG = """
     CREATE TEMP TABLE IF NOT EXISTS exec_log
-           (task_id uuid, epoch int, seal text, seconds numeric, ok boolean) ON COMMIT DELETE ROWS
+           (task_id uuid, epoch int, token_suffix text, seconds numeric, ok boolean)
+        ON COMMIT DELETE ROWS
 """
-KEEP_DEEDS = """
+INSERT_EXEC_LOG = """
     INSERT INTO exec_log
     SELECT * FROM jsonb_populate_recordset(CAST(NULL AS exec_log), CAST(:recorded_actions AS jsonb))
 """
 
-# The deployment plans for a few rows out of many; here whole tables meet, so they meet by hashing.
-WHOLE_TABLES = """
+# The server's settings favour plans for few rows; these queries join whole tables by hash.
+PLANNER_SETTINGS = """
     SET LOCAL enable_hashjoin = on;
     SET LOCAL enable_seqscan = on;
     SET LOCAL enable_nestloop = off;
@@ -68,7 +69,7 @@ WHOLE_TABLES = """
 
 @dataclass(frozen=True)
 class Invariant:
-    """One thing that always holds: a sentence, and a query for the rows that break it."""
+    """One invariant: what it demands, as a sentence, and a query for the rows that violate it."""
 
     code: str
     sentence: str
@@ -80,29 +81,29 @@ INVARIANTS = tuple(
     Invariant(entry["code"], entry["sentence"], text(entry["sql"]))
     for entry in ENTRY.finditer(LIST)
 )
-# What the reliability notes ask for besides, by its number, and why it cannot be asked here.
+# Invariants of the reliability notes that have no subject in this system, with the reason.
 INAPPLICABLE: Final = {entry["code"]: entry["reason"] for entry in ABSENT.finditer(LIST)}
 
 
-def watch_plans(owner: Db) -> None:
-    """Have the database keep every user's limits with the instant they came into force."""
+def record_plan_history(owner: Db) -> None:
+    """Create a trigger that records each user's plan limits with the time of each change."""
     history = (FOLDER / "plan_history.sql").read_text()
     owner.atomically(lambda tx: tx.exec_driver_sql(history))
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the one who looks knows, and where it looks.
+class CheckOptions:
+    """What is known about the history, and which invariants are checked.
 
-    `drained` says that everything should have ended, `acked` names what was accepted from
-    producers, `patience` how long the sweeps may leave anything lying (without it nobody is
-    thought to sweep), and `recorded_actions` all that agents recorded (without it nobody is
-    thought to have watched them). `codes` narrows the look to some invariants.
+    `drained`: every task must have ended. `acked`: the tasks whose submission was acknowledged.
+    `sweep_time`: how long an expired claim or a due retry may remain; None if no sweep runs.
+    `recorded_actions`: the handlers' record; None if there is none. `codes`: the invariants to
+    check; None for all.
     """
 
     drained: bool = False
     acked: Collection[TaskId] = ()
-    patience: timedelta | None = None
+    sweep_time: timedelta | None = None
     recorded_actions: Collection[RecordedAction] | None = None
     codes: Collection[str] | None = None
 
@@ -112,56 +113,56 @@ def violations(
     *,
     drained: bool = False,
     acked: Collection[TaskId] = (),
-    patience: timedelta | None = None,
+    sweep_time: timedelta | None = None,
     recorded_actions: Collection[RecordedAction] | None = None,
     codes: Collection[str] | None = None,
 ) -> dict[str, list[Row]]:
-    """Return the rows that break each broken invariant, by its code; nothing if all hold.
+    """Return the rows that violate each violated invariant, by its code; empty if all hold.
 
-    See `Look` for what may be said.
+    `CheckOptions` describes the arguments.
     """
-    look = Look(drained, acked, patience, recorded_actions, codes)
+    options = CheckOptions(drained, acked, sweep_time, recorded_actions, codes)
 
     def work(tx: Connection) -> dict[str, list[Row]]:
-        tx.exec_driver_sql(WHOLE_TABLES)
-        return violations_seen(tx, look)
+        tx.exec_driver_sql(PLANNER_SETTINGS)
+        return violations_in(tx, options)
 
-    # One snapshot for all, so that a busy deployment is judged at one instant.
+    # One snapshot for all queries: a busy deployment is judged at one instant.
     return db.atomically(work, one_instant=True)
 
 
-def violations_seen(tx: Connection, look: Look) -> dict[str, list[Row]]:
-    """Return what a transaction sees broken; its own changes count."""
+def violations_in(tx: Connection, options: CheckOptions) -> dict[str, list[Row]]:
+    """Return the violations that a transaction sees, including those it made itself."""
     if tx.execute(text("SELECT to_regclass('plan_history')")).scalar_one() is None:
-        tx.exec_driver_sql(PLANS_OF_NOW)
-    keep_recorded_actions(tx, look.recorded_actions or ())
+        tx.exec_driver_sql(CURRENT_PLANS)
+    insert_recorded_actions(tx, options.recorded_actions or ())
     values = {
-        "acked": list(look.acked),
-        "drained": look.drained,
-        "patience": look.patience,
-        "watched": look.recorded_actions is not None,
+        "acked": list(options.acked),
+        "drained": options.drained,
+        "sweep_time": options.sweep_time,
+        "has_record": options.recorded_actions is not None,
         "moves": [f"{source}>{target}" for source, target in legal_moves()],
     }
-    found = {
-        one.code: [dict(row) for row in tx.execute(one.query, values).mappings()]
-        for one in INVARIANTS
-        if look.codes is None or one.code in look.codes
+    results: dict[str, list[Row]] = {
+        invariant.code: [dict(row) for row in tx.execute(invariant.query, values).mappings()]
+        for invariant in INVARIANTS
+        if options.codes is None or invariant.code in options.codes
     }
-    return {code: rows for code, rows in found.items() if rows}
+    return {code: rows for code, rows in results.items() if rows}
 
 
-def keep_recorded_actions(tx: Connection, recorded_actions: Collection[RecordedAction]) -> None:
-    """Lay down what agents wrote, for as long as the transaction lasts."""
-    tx.exec_driver_sql(MAKE_ROOM_FOR_DEEDS)
+def insert_recorded_actions(tx: Connection, recorded_actions: Collection[RecordedAction]) -> None:
+    """Put the handlers' record into a temporary table of this transaction."""
+    tx.exec_driver_sql(CREATE_EXEC_LOG)
     if recorded_actions:
-        rows = [asdict(deed) for deed in recorded_actions]
-        tx.execute(text(KEEP_DEEDS), {"recorded_actions": json.dumps(rows, default=str)})
+        rows = [asdict(action) for action in recorded_actions]
+        tx.execute(text(INSERT_EXEC_LOG), {"recorded_actions": json.dumps(rows, default=str)})
 
 
-def describe_violations(found: Mapping[str, list[Row]]) -> str:
-    """Say what was broken, in sentences, with the first few rows of each."""
-    sentences = {one.code: one.sentence for one in INVARIANTS}
+def describe_violations(violated: Mapping[str, list[Row]]) -> str:
+    """Return a line for each violated invariant: its sentence and its first three rows."""
+    sentences = {invariant.code: invariant.sentence for invariant in INVARIANTS}
     return "\n".join(
         f"{code}, {sentences[code]}: {len(rows)} rows, first {rows[:3]}"
-        for code, rows in found.items()
+        for code, rows in violated.items()
     )

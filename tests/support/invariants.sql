@@ -1,13 +1,13 @@
--- What must hold of every database at every instant: each query finds the rows that break one
--- invariant. Parameters: acked (uuid[]), drained (boolean), patience (interval), moves (text[]),
--- watched (boolean). A table plan_history says which limits were in force since when; exec_log is what
--- the agents themselves wrote down, one row for each time that one began, if they were watched.
+-- Conditions that every database meets at every instant: each query returns the rows that violate one
+-- invariant. Parameters: acked (uuid[]), drained (boolean), sweep_time (interval), moves (text[]),
+-- has_record (boolean: exec_log was written). The table plan_history has each user's limits with the time
+-- since when they apply. exec_log is the handlers' own record: one row for each start of a handler.
 
 -- inapplicable: I17 each tick of a schedule is recorded once
--- Nothing is let in by the clock: there is no table of schedules, so no tick to double or to miss.
+-- No task is submitted by a schedule: there is no table of schedules, so no tick can be repeated or missed.
 
 -- inapplicable: I19 one message in the outbox for each end
--- Nothing is sent out when a task ends: whoever wants to know reads its events, which I18 checks.
+-- Nothing is sent when a task ends: clients read its events, which I18 checks.
 
 -- name: I01
 -- every acknowledged submission exists
@@ -17,13 +17,13 @@ SELECT acked.id
  WHERE t.id IS NULL;
 
 -- name: I02
--- after a drain nothing is stuck
+-- after a drain every task has ended
 SELECT id, state, unmet, epoch, retry_at
   FROM tasks
  WHERE :drained AND state NOT IN ('completed', 'dead_lettered', 'cancelled');
 
 -- name: I03
--- a task is completed exactly if its last attempt completed, and no other did, or a fork took it over
+-- a task is completed exactly if its last attempt, and no other, completed, or if a fork copied its result
 SELECT t.id, t.state, count(a.epoch) AS completions
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id AND a.outcome = 'completed'
@@ -32,7 +32,7 @@ HAVING count(a.epoch) <> (t.state = 'completed' AND t.copied_from IS NULL)::int
     OR bool_or(a.epoch <> t.epoch OR NOT a.spent);
 
 -- name: I04
--- epochs are the attempts without a gap, and attempts counts those that spent a try
+-- the epochs of a task's attempts have no gap, and tasks.attempts counts the spent ones
 SELECT t.id, t.epoch, t.attempts, t.max_attempts, count(a.epoch) AS rows
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id
@@ -47,15 +47,15 @@ HAVING t.epoch <> count(a.epoch)
 -- name: I05
 -- attempts of one task never overlap
 SELECT task_id, epoch
-  FROM (SELECT *, lag(ended_at, 1, '-infinity') OVER (PARTITION BY task_id ORDER BY epoch) AS free_since
+  FROM (SELECT *, lag(ended_at, 1, '-infinity') OVER (PARTITION BY task_id ORDER BY epoch) AS previous_end
           FROM attempts) a
- WHERE free_since IS NULL
-    OR claimed_at < free_since
+ WHERE previous_end IS NULL
+    OR claimed_at < previous_end
     OR started_at < claimed_at
     OR ended_at < coalesce(started_at, claimed_at);
 
 -- name: I06
--- no claim is made beyond the plan's concurrency
+-- no claim exceeds the plan's concurrency
 WITH point AS (
     SELECT user_id, claimed_at AS at, 1 AS step FROM attempts
     UNION ALL
@@ -75,9 +75,9 @@ SELECT r.user_id, r.at, r.active, max(p.max_active) AS max_active
 HAVING r.active > max(p.max_active);
 
 -- name: I07
--- no claim is made beyond the hours left, and a month stays within the limit of its last claim
+-- no claim exceeds the hours left, and a month's charges stay within the limit at its last claim
 WITH point AS (
-    -- Each claim counts in the month it was made in. At one instant, what gives hours back goes first.
+    -- A claim counts in the month of its claimed_at. At one instant, rows that free hours are ordered first.
     SELECT a.user_id, a.claimed_at AS at, 1 AS place, a.granted_seconds AS promise, 0 AS seconds,
            cycle_boundary(u.billing_anchor_at, cycle_at(u.billing_anchor_at, a.claimed_at)) AS month
       FROM attempts a JOIN users u ON u.id = a.user_id
@@ -114,7 +114,7 @@ SELECT c.user_id, c.month, c.in_all
 HAVING c.in_all > max(coalesce(p.limit_seconds, 'Infinity'::numeric)) + 1;
 
 -- name: I08
--- an attempt that ran is charged for its time, or for what its worker measured, and refunded if we were at fault
+-- a started attempt is charged for its time, or for what its worker measured, and refunded if the deployment failed
 WITH charged AS (
     SELECT task_id, epoch,
            sum(seconds) FILTER (WHERE kind = 'usage') AS used,
@@ -134,15 +134,16 @@ SELECT task_id, epoch, a.outcome, a.seconds, w.seconds AS worked, c.used, c.refu
  WHERE a.claimed_at IS NULL
     OR (a.started_at IS NOT NULL AND a.ended_at IS NOT NULL) <> (c.used IS NOT NULL)
     OR c.used > a.seconds + 0.01
-    -- Where nobody but the deployment can have measured, all of it. A worker leaves out what a run waited for
-    -- its turn, but nothing that its agent worked. Only what is given back, perhaps unbegun, may be less.
-    OR (c.used < least(a.seconds, w.seconds) - 0.05
-        AND (a.outcome IN ('crash', 'worker_lost', 'bundle_crash') OR :watched AND a.outcome <> 'interrupted'))
+    -- A worker subtracts the time that a run waited in its bundle, but not the time that its handler worked. An
+    -- interrupted run may be charged less, because its handler may not have started, and a lost run is charged
+    -- until its last heartbeat.
+    OR (c.used < least(a.seconds, w.seconds) - 0.05 AND :has_record
+        AND a.outcome NOT IN ('bundle_crash', 'cancelled', 'crash', 'interrupted', 'worker_lost'))
     OR c.refunded IS DISTINCT FROM
        CASE WHEN a.outcome IN ('expired', 'interrupted', 'worker_lost', 'bundle_crash') THEN -c.used END;
 
 -- name: I09
--- claim columns and one open attempt exist exactly while a task is active, and agree
+-- claim columns and one open attempt exist exactly while a task is active, and have the same values
 SELECT t.id, t.state, t.epoch, a.epoch AS open_epoch
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id AND a.ended_at IS NULL
@@ -156,20 +157,20 @@ SELECT t.id, t.state, t.epoch, a.epoch AS open_epoch
     OR (a.started_at IS NOT NULL) <> (t.state IN ('running', 'validating'));
 
 -- name: I10
--- nothing sits past its lease or its retry time for longer than the sweeps may take
+-- no lease or retry time is in the past for longer than the sweeps may take
 SELECT id, state, expires_at, retry_at
   FROM tasks
- WHERE least(expires_at, retry_at) < clock() - CAST(:patience AS interval);
+ WHERE least(expires_at, retry_at) < clock() - CAST(:sweep_time AS interval);
 
 -- name: I11
--- nothing is claimed before what it depends on; earlier claims knew nothing of a later edge
+-- no task is claimed before its parents have ended; claims from before an edge was added are exempt
 SELECT e.parent_id, e.child_id, a.epoch
   FROM task_edges e
   JOIN attempts a ON a.task_id = e.child_id AND a.epoch > e.since_epoch
  WHERE e.satisfied_at IS NULL OR e.satisfied_at > a.claimed_at;
 
 -- name: I12
--- an edge is met exactly if its parent has ended as it wants, unmet counts those that are not, and nothing waits in vain
+-- an edge is satisfied exactly if its parent ended as its condition says, unmet counts the others, and no task waits for an edge that cannot be satisfied
 SELECT t.id, t.state, t.unmet, count(e.child_id) AS unsatisfied
   FROM tasks t
   LEFT JOIN task_edges e ON e.child_id = t.id AND e.satisfied_at IS NULL
@@ -178,7 +179,7 @@ HAVING t.unmet <> count(e.child_id)
     OR (t.state = 'pending' AND t.unmet = 0 AND t.awaits_budget IS NULL)
     OR (t.unmet > 0 AND t.state NOT IN ('pending', 'cancelled', 'dead_lettered'))
 UNION ALL
--- Met, though its parent never ended so: what a retry has undone since still counts.
+-- Satisfied edges whose parent never ended in such a state. An end that a retry has undone since counts.
 SELECT e.child_id, p.state, NULL, NULL
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
@@ -192,7 +193,7 @@ SELECT e.child_id, p.state, NULL, NULL
                                                  WHEN e.condition = 'success' THEN ARRAY['completed']
                                                  ELSE ARRAY['dead_lettered'] END))
 UNION ALL
--- Not met, though its parent has ended so, or a child that waits for what can never come.
+-- Unsatisfied edges whose parent ended in such a state, and children that wait for an edge that cannot be satisfied.
 SELECT e.child_id, c.state, NULL, NULL
   FROM task_edges e
   JOIN tasks p ON p.id = e.parent_id
@@ -203,7 +204,7 @@ SELECT e.child_id, c.state, NULL, NULL
         OR (e.condition = 'success') = (p.state = 'completed') AND p.state <> 'cancelled'
         OR c.state NOT IN ('cancelled', 'dead_lettered'))
 UNION ALL
--- Cancelled in consequence of nothing.
+-- Tasks cancelled because of a parent, without such a parent.
 SELECT c.id, c.failure_reason, NULL, NULL
   FROM tasks c
  WHERE c.state = 'cancelled'
@@ -225,7 +226,7 @@ WITH RECURSIVE above (task_id, ancestor_id) AS (
 SELECT task_id FROM above WHERE task_id = ancestor_id;
 
 -- name: I14
--- a graph's status is what its members make it
+-- a graph's status follows from the states of its tasks
 SELECT g.id, g.status
   FROM dags g
   LEFT JOIN tasks t ON t.dag_id = g.id
@@ -242,7 +243,7 @@ HAVING g.status <> CASE
        <> coalesce(bool_and(t.state IN ('completed', 'dead_lettered', 'cancelled')), false);
 
 -- name: I15
--- everything about a task belongs to the task's user and graph
+-- every row about a task has the task's user and graph
 SELECT 'dag' AS what, t.id
   FROM tasks t LEFT JOIN dags g ON g.id = t.dag_id
  WHERE t.dag_id <> t.id AND g.user_id IS DISTINCT FROM t.user_id
@@ -278,7 +279,7 @@ SELECT 'dead letter', x.task_id FROM dead_letters x LEFT JOIN tasks t ON t.id = 
  WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id);
 
 -- name: I16
--- an idempotency key of a user names one task
+-- no two tasks of a user have the same idempotency key
 SELECT user_id, idempotency_key, count(*) AS tasks
   FROM tasks
  WHERE idempotency_key IS NOT NULL
@@ -286,7 +287,7 @@ SELECT user_id, idempotency_key, count(*) AS tasks
 HAVING count(*) > 1;
 
 -- name: I18
--- events are a gapless legal path to the task's state; only a person leaves a final one
+-- a task's events have no gap, are legal moves and lead to its state; only people move a task out of a final state
 WITH path AS (
     SELECT *, lag(seq, 1, 0) OVER w AS seq_before, lag(to_state) OVER w AS state_before,
            lag(at) OVER w AS at_before, lag(epoch) OVER w AS epoch_before
@@ -310,7 +311,7 @@ SELECT t.id, l.seq, NULL, l.to_state, NULL
  WHERE (l.to_state, l.seq) IS DISTINCT FROM (t.state, t.revision);
 
 -- name: I19
--- each death has its dead letter, and a task is dead until its letter says retry
+-- each move to dead_lettered has a dead letter, and a task is dead-lettered until its letter is resolved as retry
 SELECT t.id, t.state, l.letters, d.deaths, l.dead
   FROM tasks t
   LEFT JOIN (SELECT task_id, count(*) AS letters,
@@ -322,18 +323,18 @@ SELECT t.id, t.state, l.letters, d.deaths, l.dead
     OR (t.state = 'dead_lettered') <> coalesce(l.dead, false);
 
 -- name: I20
--- an accepted result is that of the one run that owned the attempt, and no attempt is begun twice or by a stranger
+-- an accepted result belongs to the run that owned the attempt; no attempt is started twice or without its claim
 WITH owned AS (
-    -- A run is known by the end of the token that it was given, which is too short to open anything.
+    -- A run is identified by the suffix of its claim token, which is too short to be used as a token.
     SELECT task_id, epoch, outcome, started_at,
            right(encode(sha256(convert_to('overnight-claim|' || task_id || '|' || epoch || '|' || token, 'UTF8')), 'hex'),
-                 16) AS seal
+                 16) AS token_suffix
       FROM attempts
 )
 SELECT o.task_id, o.epoch, count(x.epoch) AS runs
   FROM owned o
-  LEFT JOIN exec_log x ON x.task_id = o.task_id AND x.epoch = o.epoch AND x.seal = o.seal AND x.ok
- WHERE :watched AND o.outcome = 'completed'
+  LEFT JOIN exec_log x ON x.task_id = o.task_id AND x.epoch = o.epoch AND x.token_suffix = o.token_suffix AND x.ok
+ WHERE :has_record AND o.outcome = 'completed'
  GROUP BY o.task_id, o.epoch
 HAVING count(x.epoch) <> 1
 UNION ALL
@@ -344,11 +345,11 @@ HAVING count(*) > 1
 UNION ALL
 SELECT x.task_id, x.epoch, NULL
   FROM exec_log x
-  LEFT JOIN owned o ON o.task_id = x.task_id AND o.epoch = x.epoch AND o.seal = x.seal AND o.started_at IS NOT NULL
+  LEFT JOIN owned o ON o.task_id = x.task_id AND o.epoch = x.epoch AND o.token_suffix = x.token_suffix AND o.started_at IS NOT NULL
  WHERE o.task_id IS NULL;
 
 -- name: H01
--- every user has a lane, and it counts exactly the user's rows and limits
+-- every user has a lane, and its counters and limits equal those computed from the user's rows
 SELECT u.id AS user_id, l.active, l.ready, l.waiting, l.reserved_seconds, l.used_seconds
   FROM users u
   LEFT JOIN lanes l ON l.user_id = u.id
@@ -369,7 +370,7 @@ SELECT u.id AS user_id, l.active, l.ready, l.waiting, l.reserved_seconds, l.used
         u.max_task_duration_minutes * 60, u.monthly_agent_hours_limit * 3600::bigint);
 
 -- name: H02
--- a graph's counters count exactly its members
+-- a graph's counters equal the counts of its tasks
 SELECT g.id, g.total, g.open, g.completed, g.dead, g.cancelled, g.stopped
   FROM dags g
   LEFT JOIN tasks t ON t.dag_id = g.id
@@ -384,15 +385,15 @@ HAVING (g.total, g.completed, g.dead, g.cancelled, g.stopped, g.open) IS DISTINC
         count(*) FILTER (WHERE t.state NOT IN ('completed', 'dead_lettered', 'cancelled')));
 
 -- name: H03
--- a lock is held by one attempt at a time, and a path with all above and below it
+-- a lock is held by one attempt at a time; a path also excludes its directories and what is below it
 WITH held AS (
     SELECT t.user_id, a.task_id, a.epoch, a.claimed_at, coalesce(a.ended_at, 'infinity') AS ended_at, key
       FROM attempts a
       JOIN tasks t ON t.id = a.task_id
      CROSS JOIN unnest(t.locks) key
 ), path AS (
-    -- each path with itself and every directory it lies in
-    SELECT held.*, above.name, above.name = key AS whole
+    -- Each path with itself and every directory above it.
+    SELECT held.*, above.name, above.name = key AS is_itself
       FROM held
      CROSS JOIN LATERAL (
         SELECT 'path:.' AS name
@@ -403,19 +404,19 @@ WITH held AS (
 )
 SELECT user_id, key, task_id, epoch
   FROM (SELECT *, max(ended_at) OVER (PARTITION BY user_id, key ORDER BY claimed_at, ended_at
-                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS free_since
-          FROM held) line
- WHERE claimed_at < free_since
+                                      ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS latest_end
+          FROM held) holders
+ WHERE claimed_at < latest_end
 UNION ALL
-SELECT one.user_id, one.key, one.task_id, one.epoch
-  FROM path one
-  JOIN path two ON two.user_id = one.user_id AND two.name = one.name
- WHERE one.whole
-   AND (one.task_id, one.epoch) <> (two.task_id, two.epoch)
-   AND one.claimed_at < two.ended_at AND two.claimed_at < one.ended_at;
+SELECT above.user_id, above.key, above.task_id, above.epoch
+  FROM path above
+  JOIN path below ON below.user_id = above.user_id AND below.name = above.name
+ WHERE above.is_itself
+   AND (above.task_id, above.epoch) <> (below.task_id, below.epoch)
+   AND above.claimed_at < below.ended_at AND below.claimed_at < above.ended_at;
 
 -- name: H04
--- costs add up from attempts to tasks and graphs
+-- a task's cost is the sum of its attempts' costs, a graph's cost the sum of its tasks' costs
 SELECT t.id, t.cost_usd, sum(a.cost_usd) AS of_attempts
   FROM tasks t LEFT JOIN attempts a ON a.task_id = t.id
  GROUP BY t.id
@@ -427,7 +428,7 @@ SELECT g.id, g.spent_usd, sum(t.cost_usd)
 HAVING g.spent_usd <> coalesce(sum(t.cost_usd), 0);
 
 -- name: H08
--- what runs cost is what they spent by night, and a night's counter is the sum of what was spent in it
+-- an attempt's cost is the sum of its spending rows, and the counter of a night the sum of that night's rows
 SELECT a.task_id, a.epoch, a.cost_usd, sum(s.usd) AS spent
   FROM attempts a LEFT JOIN spending s USING (task_id, epoch)
  GROUP BY a.task_id, a.epoch
@@ -440,7 +441,7 @@ HAVING l.night_spent_usd <> coalesce(sum(s.usd), 0)
     OR (l.night_started_at IS NULL) <> (l.night_ends_at IS NULL);
 
 -- name: H09
--- money is promised to runs alone, and counted with their user and graph
+-- money is reserved for active tasks only, and the counters of user and graph are the sums of it
 SELECT l.user_id, l.night_reserved_usd, sum(t.reserved_usd) AS promised
   FROM lanes l LEFT JOIN tasks t ON t.user_id = l.user_id AND t.reserved_usd > 0
  GROUP BY l.user_id
@@ -456,7 +457,7 @@ SELECT id, reserved_usd, run_cost_usd
  WHERE (reserved_usd IS NOT NULL OR run_cost_usd <> 0) AND state NOT IN ('claimed', 'running', 'validating');
 
 -- name: H10
--- nobody is about to run beyond a ceiling, and only who ran into a budget asks for more
+-- no task beyond its cost limit can run, and a task awaits a budget only if it has reached one
 SELECT t.id, t.state, t.cost_usd, t.max_cost_usd, t.awaits_budget
   FROM tasks t
  WHERE (t.state IN ('ready', 'retrying', 'claimed') AND t.cost_usd > 0 AND t.cost_usd >= t.max_cost_usd)
@@ -465,8 +466,8 @@ SELECT t.id, t.state, t.cost_usd, t.max_cost_usd, t.awaits_budget
              OR (t.awaits_budget = 'task' AND t.cost_usd < t.max_cost_usd)));
 
 -- name: H11
--- hours that were used up are told of, once for each mark
-SELECT l.user_id, mark, count(n.id) AS told
+-- each user has one notice for each mark of used hours that was reached
+SELECT l.user_id, mark, count(n.id) AS notices
   FROM lanes l
  CROSS JOIN unnest(ARRAY[50, 80, 100]) mark
   LEFT JOIN notices n ON n.user_id = l.user_id AND n.kind = 'usage.' || mark
@@ -480,7 +481,7 @@ SELECT l.user_id, mark, count(n.id) AS told
 HAVING count(n.id) <> 1;
 
 -- name: H05
--- a charge lies in the billing month in which its seconds passed, all of them, and a refund with its charge
+-- the seconds of a charge are those of the run within that billing month, and a refund equals its charge
 WITH charged AS (
     SELECT l.*, sum(l.seconds) OVER (PARTITION BY l.task_id, l.epoch) AS in_all
       FROM usage_ledger l
@@ -506,14 +507,14 @@ SELECT r.id, r.task_id, r.epoch, r.period_started_at, r.seconds
  WHERE r.kind = 'refund' AND r.seconds IS DISTINCT FROM -e.seconds;
 
 -- name: H06
--- a claim that expired never ran, and an attempt with a result did
+-- an expired claim was never started, and an attempt with a result was
 SELECT task_id, epoch, outcome
   FROM attempts
  WHERE (outcome = 'expired' AND started_at IS NOT NULL)
     OR (outcome NOT IN ('expired', 'interrupted', 'cancelled') AND started_at IS NULL);
 
 -- name: H07
--- the locks that are held are those of the active tasks, no more and no fewer
+-- held_locks has exactly the locks of the active tasks
 SELECT coalesce(t.id, h.task_id) AS task_id, t.state, coalesce(t.key, h.key) AS key
   FROM (SELECT id, user_id, state, key FROM tasks CROSS JOIN unnest(locks) key
          WHERE state IN ('claimed', 'running', 'validating')) t
@@ -521,7 +522,7 @@ SELECT coalesce(t.id, h.task_id) AS task_id, t.state, coalesce(t.key, h.key) AS 
  WHERE t.id IS NULL OR h.task_id IS NULL;
 
 -- name: H12
--- a trigger is due from the moment its graph ends as it wants, and what it let in is its user's
+-- a trigger is due once its graph has ended as its condition says, and the graph it submitted belongs to its user
 SELECT t.id, t.condition, g.status
   FROM dag_triggers t
   LEFT JOIN dags g ON g.id = t.dag_id
@@ -531,7 +532,7 @@ SELECT t.id, t.condition, g.status
     OR (t.fired_at IS NOT NULL AND (t.due_at IS NULL OR f.user_id IS DISTINCT FROM t.user_id));
 
 -- name: H13
--- a bulk operation has dealt with what it counts, and once completed with all that was chosen
+-- a bulk operation's counters add up, and a completed one has processed every chosen task
 SELECT b.id, b.state, b.total, b.done, b.changed, b.skipped, b.refused
   FROM bulk_operations b
  CROSS JOIN LATERAL (SELECT coalesce(sum(CAST(value AS int)), 0) AS refusals FROM jsonb_each_text(b.refused)) r

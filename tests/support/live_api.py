@@ -52,7 +52,12 @@ def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator
     server = ApiServer(
         api,
         uvicorn.Config(
-            api, host="127.0.0.1", port=port, log_config=None, timeout_graceful_shutdown=5
+            # Longer than the wait below: a server whose requests do not end at its stop fails.
+            api,
+            host="127.0.0.1",
+            port=port,
+            log_config=None,
+            timeout_graceful_shutdown=60,
         ),
     )
     thread = threading.Thread(target=server.run)

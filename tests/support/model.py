@@ -1,8 +1,8 @@
-"""The deployment in plain dicts: what each act must lead to, told without a database.
+"""A model of the deployment in plain dicts: it predicts the result of each act without a database.
 
-The model knows who holds what, counts tries and seconds, and follows edges. It takes two things
-on trust: which of several possible tasks the gate picks, and the judge's word on a finished run,
-which is pure and has tests of its own.
+The model records who holds which task, counts attempts and seconds, and follows edges. Two things
+it does not compute itself: which of several possible tasks the gate chooses, and the verdict on a
+finished run, because `judge` is pure and has its own tests.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from overnight_server.domain.billing_months import boundary, cycle_at
 from overnight_server.domain.claims import Claim, Claimed, FailedRun
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, MOVES, State
-from overnight_server.domain.locks import are_in_conflict
+from overnight_server.domain.lock_keys import are_in_conflict
 from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Died, Expired, Lost, Result, StoppedByCancel, TimedOut
 from overnight_server.domain.retry import RetryRules
@@ -27,8 +27,8 @@ CANCELLED = "cancelled"
 
 
 @dataclass
-class Holding:
-    """A claim as its task knows it."""
+class HeldClaim:
+    """The claim columns of a task."""
 
     token: UUID
     holder: str
@@ -36,11 +36,12 @@ class Holding:
     expires_at: datetime
     bundle: UUID | None = None
     started_at: datetime | None = None
+    heartbeat_at: datetime | None = None
 
 
 @dataclass
 class Task:
-    """One task: what was asked for, and how far it has come."""
+    """One task: what was submitted, and its progress."""
 
     user: UserId
     state: State
@@ -54,30 +55,30 @@ class Task:
     parents: set[TaskId] = field(default_factory=set)
     attempts: int = 0
     epoch: int = 0
-    held: Holding | None = None
+    held: HeldClaim | None = None
     retry_at: datetime | None = None
-    cancel_asked: datetime | None = None
+    cancel_requested_at: datetime | None = None
     reason: str | None = None
     failures: list[FailedRun] = field(default_factory=list)
     has_open_letter: bool = False
 
     @property
     def deadline(self) -> datetime | None:
-        """When the run has used up the time it was granted."""
+        """When the run will have used the time that it was granted."""
         if self.held is None or self.held.started_at is None:
             return None
         return self.held.started_at + timedelta(seconds=self.held.granted)
 
     @property
     def plan_limited(self) -> bool:
-        """Whether the plan, not the task's owner, set the time of the run."""
+        """Whether the plan, not the task's own timeout, limits the run."""
         assert self.held is not None
         return self.timeout is None or self.held.granted < self.timeout
 
 
 @dataclass
 class User:
-    """A user's limits, the beginning of all their months, and what they do without hours."""
+    """A user's limits, the first billing month, and whether submits without hours are refused."""
 
     limits: PlanLimits
     anchor: datetime
@@ -86,15 +87,15 @@ class User:
 
 @dataclass(frozen=True)
 class Slots:
-    """Messages that may be sent: of any kind to free slots, of quick tasks also behind others."""
+    """Messages that may be sent: `free` to idle slots, `total` with bundles behind others."""
 
     free: int
-    in_all: int
+    total: int
 
 
 @dataclass
 class Agent:
-    """A worker; `beats` False means it hangs, and only the deployment's silence will tell."""
+    """A worker: `beats` is False while it hangs, `known` is False after it was retired."""
 
     slots: int
     capabilities: frozenset[str]
@@ -105,7 +106,7 @@ class Agent:
 
 @dataclass
 class Model:
-    """Everything that was done so far, and what it must have led to."""
+    """The predicted state of the deployment after all acts so far."""
 
     now: datetime
     liveness: timedelta
@@ -114,94 +115,95 @@ class Model:
     agents: dict[str, Agent] = field(default_factory=dict)
     used: Counter[tuple[UserId, int]] = field(default_factory=Counter)
 
-    # -- looking --------------------------------------------------------------------------------
+    # -- reads ------------------------------------------------------------------------------------
 
     def of(self, user: UserId, states: Iterable[State]) -> list[Task]:
         """Return a user's tasks in these states."""
-        wanted = frozenset(states)
-        return [one for one in self.tasks.values() if one.user == user and one.state in wanted]
+        allowed = frozenset(states)
+        return [task for task in self.tasks.values() if task.user == user and task.state in allowed]
 
     def in_states(self, *states: State) -> list[TaskId]:
         """Return all tasks in these states, oldest first."""
-        return [task_id for task_id, one in self.tasks.items() if one.state in states]
+        return [task_id for task_id, task in self.tasks.items() if task.state in states]
 
     def holds(self, claim: Claim) -> bool:
-        """Whether this claim is the one its task is held by."""
+        """Return whether this claim holds its task."""
         task = self.tasks[claim.task_id]
         return task.held is not None and (task.epoch, task.held.token) == (claim.epoch, claim.token)
 
     def runs(self, claim: Claim) -> bool:
-        """Whether this claim holds its task and was started."""
+        """Return whether this claim holds its task and was started."""
         return self.holds(claim) and self.tasks[claim.task_id].state is State.RUNNING
 
     def live(self) -> list[Agent]:
         """Return the workers whose slots count."""
-        return [one for one in self.agents.values() if one.known and self._shows_life(one)]
+        return [agent for agent in self.agents.values() if agent.known and self._is_live(agent)]
 
     def slots(self) -> Slots:
-        """Return what the workers could take now."""
-        bundles = [one.held.bundle for one in self.tasks.values() if one.held is not None]
-        together = len({bundle for bundle in bundles if bundle is not None})
-        there_are = sum(one.slots for one in self.live())
-        free = there_are - bundles.count(None) - together
-        return Slots(free, free + min(together, there_are))
+        """Return how many messages the workers could take now."""
+        bundles = [task.held.bundle for task in self.tasks.values() if task.held is not None]
+        bundle_count = len({bundle for bundle in bundles if bundle is not None})
+        slot_count = sum(agent.slots for agent in self.live())
+        free = slot_count - bundles.count(None) - bundle_count
+        return Slots(free, free + min(bundle_count, slot_count))
 
     def seconds_left(self, user: UserId) -> float:
-        """Return what is left of the user's month, without what is promised."""
+        """Return the seconds left in the user's month after used and reserved ones."""
         owner = self.users[user]
         if owner.limits.monthly_agent_hours is None:
             return float("inf")
-        promised = sum(one.held.granted for one in self.of(user, ACTIVE) if one.held)
-        return owner.limits.monthly_agent_hours * 3600 - self._used_now(user) - promised
+        reserved = sum(task.held.granted for task in self.of(user, ACTIVE) if task.held)
+        return owner.limits.monthly_agent_hours * 3600 - self._used_now(user) - reserved
 
     def month(self, user: UserId) -> tuple[datetime, datetime, int]:
-        """Return where the user's month began, where it ends, and the seconds used in it."""
+        """Return when the user's month began, when it ends, and the seconds used in it."""
         anchor = self.users[user].anchor
         cycle = cycle_at(anchor, self.now)
         return boundary(anchor, cycle), boundary(anchor, cycle + 1), self._used_now(user)
 
     def is_exhausted(self, user: UserId) -> bool:
-        """Whether the user's month is used up and more work is not let in."""
+        """Return whether the user's hours are used up and submits are refused."""
         owner = self.users[user]
         hours = owner.limits.monthly_agent_hours
         return owner.rejects and hours is not None and self._used_now(user) >= hours * 3600
 
     def granted(self, task: Task) -> int:
         """Return the seconds a claim of this task would be granted."""
-        longest = self.users[task.user].limits.max_task_duration_minutes * 60
-        return min(task.timeout or longest, longest)
+        limit = self.users[task.user].limits.max_task_duration_minutes * 60
+        return min(task.timeout or limit, limit)
 
     def claimable(self) -> list[TaskId]:
-        """Return every task the gate may take next, were there a slot."""
-        return self._within(one.capabilities for one in self.live())
+        """Return every task that the gate may claim next if a slot is free."""
+        return self._claimable_with(agent.capabilities for agent in self.live())
 
     def surely_claimable(self) -> list[TaskId]:
-        """Return what the gate must take, were there a slot.
+        """Return every task that the gate must claim if a slot is free.
 
-        A lane the pool has looked into in vain is not looked into again because a worker falls
-        silent, but only when the worker is written off.
+        A lane that is skipped by the pool is read again when a silent worker is retired, not
+        already when it falls silent. So the silent worker's capabilities count as well.
         """
-        known = [one.capabilities for one in self.agents.values() if one.known]
-        return [task_id for task_id in self.claimable() if task_id in self._within(known)]
+        capabilities = [agent.capabilities for agent in self.agents.values() if agent.known]
+        certain = self._claimable_with(capabilities)
+        return [task_id for task_id in self.claimable() if task_id in certain]
 
-    # -- acting ---------------------------------------------------------------------------------
+    # -- acts -------------------------------------------------------------------------------------
 
     def submit(self, task_id: TaskId, task: Task) -> None:
-        """Let a task in."""
+        """Add a task."""
         task.state = State.PENDING if task.parents else State.READY
         self.tasks[task_id] = task
 
     def take(self, claims: Sequence[Claimed], *, holder: str, ttl: timedelta) -> None:
-        """Check that the gate might take these tasks in one pass, and take them."""
+        """Check that the gate may claim these tasks in one pass, and claim them."""
         slots = self.slots()
-        singles = [one for one in claims if one.bundle is None]
-        bundles = {one.bundle for one in claims} - {None}
+        singles = [claimed for claimed in claims if claimed.bundle is None]
+        bundles = {claimed.bundle for claimed in claims} - {None}
         assert len(singles) <= max(0, slots.free), "more single tasks than slots"
-        assert len(singles) + len(bundles) <= max(0, slots.in_all), "more messages than slots"
+        assert len(singles) + len(bundles) <= max(0, slots.total), "more messages than slots"
         for claimed in claims:
-            self._take(claimed, Holding(claimed.claim.token, holder, 0, self.now + ttl))
+            self._take(claimed, HeldClaim(claimed.claim.token, holder, 0, self.now + ttl))
 
-    def _take(self, claimed: Claimed, held: Holding) -> None:
+    def _take(self, claimed: Claimed, held: HeldClaim) -> None:
         claim = claimed.claim
         task = self.tasks[claim.task_id]
         assert claim.task_id in self.claimable(), f"{task} may not be claimed"
@@ -213,7 +215,7 @@ class Model:
         task.held = held
 
     def start(self, claim: Claim, agent: str, lease: timedelta) -> bool:
-        """Start a claim; False if it is not this one's to start."""
+        """Start a claim; return False if it does not hold its task or has expired."""
         task = self.tasks[claim.task_id]
         if not self.holds(claim) or task.state is not State.CLAIMED:
             return False
@@ -222,20 +224,21 @@ class Model:
             return False
         task.state = State.RUNNING
         task.held.holder = agent
-        task.held.started_at = self.now
+        task.held.started_at = task.held.heartbeat_at = self.now
         task.held.expires_at = self.now + lease
         return True
 
     def beat(self, claim: Claim, lease: timedelta) -> str:
-        """Extend a run's lease, and say what its holder hears."""
+        """Extend a run's lease; return the answer to its heartbeat."""
         task = self.tasks[claim.task_id]
         if not self.runs(claim) or task.held is None:
             return "lost"
+        task.held.heartbeat_at = self.now
         task.held.expires_at = self.now + lease
-        return "cancel" if task.cancel_asked else "continue"
+        return "cancel" if task.cancel_requested_at else "continue"
 
     def settle(self, claim: Claim, result: Result, agent: str) -> bool:
-        """End a held claim; False if it is not held, or did not run and yet has a result."""
+        """End a claim; return False if it does not hold its task or was not started."""
         task = self.tasks[claim.task_id]
         if not self.holds(claim):
             return False
@@ -247,73 +250,74 @@ class Model:
         return True
 
     def expired(self) -> list[TaskId]:
-        """Return what the reaper must find."""
+        """Return the tasks that the reaper must take back."""
         return [
             task_id
-            for task_id, one in self.tasks.items()
-            if one.held is not None and one.held.expires_at <= self.now
+            for task_id, task in self.tasks.items()
+            if task.held is not None and task.held.expires_at <= self.now
         ]
 
     def overdue(self, grace: timedelta) -> list[TaskId]:
-        """Return the runs that should have stopped by themselves and beat on."""
+        """Return the runs that should have stopped and still send heartbeats."""
         return [
             task_id
             for task_id in self.in_states(State.RUNNING)
             if task_id not in self.expired()
             and any(
                 since is not None and since + grace <= self.now
-                for since in (self.tasks[task_id].deadline, self.tasks[task_id].cancel_asked)
+                for since in (self.tasks[task_id].deadline, self.tasks[task_id].cancel_requested_at)
             )
         ]
 
     def take_back(self, task_id: TaskId, *, died: bool = False) -> None:
-        """End a claim from outside, for what can be known to have happened to it."""
+        """End a claim without its holder, with the result that the deployment must assume."""
         task = self.tasks[task_id]
         assert task.held is not None
         holder = task.held.holder
-        result = self._what_happened(task, died=died)
-        self._end(task_id, self._judged(task, result, holder), holder)
+        result = self._assumed_result(task, died=died)
+        ran_for = self._alive_until(task.held) - (task.held.started_at or self.now)
+        self._end(task_id, self._judged(task, result, holder), holder, ran_for.total_seconds())
 
     def promote(self) -> int:
         """Make due retries ready."""
-        due = [one for one in self.tasks.values() if one.retry_at and one.retry_at <= self.now]
+        due = [task for task in self.tasks.values() if task.retry_at and task.retry_at <= self.now]
         for task in due:
             task.state, task.retry_at = State.READY, None
         return len(due)
 
     def cancel(self, task_id: TaskId) -> State:
-        """Cancel a task that has not ended, or ask its run to stop."""
+        """Cancel a task that has not ended, or request that its run stops."""
         task = self.tasks[task_id]
-        task.cancel_asked = task.cancel_asked or self.now
+        task.cancel_requested_at = task.cancel_requested_at or self.now
         if task.state is State.RUNNING:
             return State.RUNNING
         self._finish(task_id, State.CANCELLED, CANCELLED)
         return State.CANCELLED
 
     def revive(self, task_id: TaskId, attempts: int) -> None:
-        """Bring a dead task back, and with it what its death alone had cancelled.
+        """Revive a dead-lettered task and the tasks that were cancelled only because of it.
 
-        Only the dead one gets a new budget, and what it did before is forgiven.
+        Only the dead-lettered task gets new attempts, and its earlier failures no longer count.
         """
-        back = [task_id, *self._doomed_by(task_id)]
-        while unwilling := [one for one in back if self._waits_in_vain(one, back)]:
-            back = [one for one in back if one not in unwilling]
-        for one in back:
-            task = self.tasks[one]
+        revived = [task_id, *self._cancelled_because_of(task_id)]
+        while blocked := [other for other in revived if self._cannot_run(other, revived)]:
+            revived = [other for other in revived if other not in blocked]
+        for revived_id in revived:
+            task = self.tasks[revived_id]
             if task.state is State.DEAD_LETTERED:
                 task.max_attempts = task.attempts + attempts
                 task.failures.clear()
             task.state = State.PENDING if task.parents else State.READY
-            task.cancel_asked = task.reason = None
+            task.cancel_requested_at = task.reason = None
         self.tasks[task_id].has_open_letter = False
 
     def retire(self, silence: timedelta) -> None:
-        """Write off the workers that were silent for so long."""
+        """Retire the workers without a heartbeat for this long."""
         for agent in self.agents.values():
             if agent.seen_at <= self.now - silence:
                 agent.known = False
 
-    # -- following ------------------------------------------------------------------------------
+    # -- consequences -----------------------------------------------------------------------------
 
     def _end(
         self, task_id: TaskId, verdict: Verdict, agent: str, ran_seconds: float | None = None
@@ -326,7 +330,7 @@ class Model:
             task.attempts += 1
             task.failures.append(FailedRun(agent, verdict.outcome))
         target = MOVES[verdict.event].target
-        if task.cancel_asked is not None and target not in FINAL:
+        if task.cancel_requested_at is not None and target not in FINAL:
             target = State.CANCELLED
         reason = CANCELLED if target is State.CANCELLED else verdict.reason
         self._finish(task_id, target, reason)
@@ -358,76 +362,85 @@ class Model:
                 task.state, task.reason = State.CANCELLED, reason
 
     def _below(self, parent: TaskId) -> Iterator[TaskId]:
-        """Walk down everything that waits for a task, however far; each once."""
+        """Yield every direct and indirect dependent of a task once."""
         seen: set[TaskId] = {parent}
-        # Tasks are kept parents first, so one pass reaches the bottom.
+        # Parents are inserted before their children, so one pass finds all of them.
         for task_id, task in self.tasks.items():
             if task.parents & seen:
                 seen.add(task_id)
                 yield task_id
 
-    def _doomed_by(self, task_id: TaskId) -> list[TaskId]:
+    def _cancelled_because_of(self, task_id: TaskId) -> list[TaskId]:
+        dependents = {dependent: self.tasks[dependent] for dependent in self._below(task_id)}
         return [
-            one
-            for one in self._below(task_id)
-            if (self.tasks[one].state, self.tasks[one].reason) == (State.CANCELLED, UPSTREAM_FAILED)
+            dependent
+            for dependent, task in dependents.items()
+            if (task.state, task.reason) == (State.CANCELLED, UPSTREAM_FAILED)
         ]
 
-    def _waits_in_vain(self, task_id: TaskId, back: Sequence[TaskId]) -> bool:
-        """Whether a task waits for one that has ended otherwise and does not come back."""
+    def _cannot_run(self, task_id: TaskId, revived: Sequence[TaskId]) -> bool:
+        """Return whether a task waits for a parent that has ended and is not revived."""
         return any(
-            parent not in back and self.tasks[parent].state in FINAL
+            parent not in revived and self.tasks[parent].state in FINAL
             for parent in self.tasks[task_id].parents
         )
 
     def _judged(self, task: Task, result: Result, agent: str) -> Verdict:
-        standing = TaskHistory(
+        history = TaskHistory(
             task.attempts, task.max_attempts, task.retry, agent, tuple(task.failures)
         )
-        return judge(standing, result, 0.0)
+        return judge(history, result, 0.0)
 
-    def _what_happened(self, task: Task, *, died: bool) -> Result:
+    def _assumed_result(self, task: Task, *, died: bool) -> Result:
         if task.state is State.CLAIMED:
             return Expired()
-        if task.cancel_asked is not None:
+        if task.cancel_requested_at is not None:
             return StoppedByCancel()
         assert task.held is not None
-        # A run whose lease ended before its time was lost before it could be late.
-        lasted_until = min(task.held.expires_at, self.now)
-        if task.deadline is not None and lasted_until >= task.deadline:
+        alive_until = self._alive_until(task.held)
+        if task.deadline is not None and alive_until >= task.deadline:
             return TimedOut(by_plan=task.plan_limited)
-        together = task.held.bundle is not None
-        return Died(in_bundle=together) if died else Lost(in_bundle=together)
+        in_bundle = task.held.bundle is not None
+        return Died(in_bundle=in_bundle) if died else Lost(in_bundle=in_bundle)
+
+    def _alive_until(self, held: HeldClaim) -> datetime:
+        """Return until when a run is known to have lived: its last heartbeat, once it is silent."""
+        if held.heartbeat_at is None or held.expires_at > self.now:
+            return self.now
+        return held.heartbeat_at
 
     def _charge(self, task: Task, ran_seconds: float | None) -> None:
-        """Charge a run's seconds to the months they passed in, or what its holder measured."""
+        """Charge a run's seconds, or those its holder measured, to their billing months."""
         if task.held is None or task.held.started_at is None:
             return
         since = task.held.started_at
-        longest = timedelta(seconds=min(task.held.granted, ran_seconds or task.held.granted))
-        until = min(self.now, since + longest)
+        granted = task.held.granted
+        limit = timedelta(seconds=granted if ran_seconds is None else min(granted, ran_seconds))
+        until = min(self.now, since + limit)
         anchor = self.users[task.user].anchor
         for cycle in range(cycle_at(anchor, since), cycle_at(anchor, until) + 1):
             begin, end = boundary(anchor, cycle), boundary(anchor, cycle + 1)
             seconds = (min(until, end) - max(since, begin)).total_seconds()
             self.used[task.user, cycle] += int(seconds)
 
-    def _within(self, capabilities: Iterable[frozenset[str]]) -> list[TaskId]:
-        each = list(capabilities)
-        shared = frozenset.intersection(*each) if each else frozenset()
-        return [task_id for task_id, one in self.tasks.items() if self._may_go(one, shared)]
+    def _claimable_with(self, capabilities: Iterable[frozenset[str]]) -> list[TaskId]:
+        sets = list(capabilities)
+        shared = frozenset.intersection(*sets) if sets else frozenset()
+        return [task_id for task_id, task in self.tasks.items() if self._may_run(task, shared)]
 
-    def _may_go(self, task: Task, able: frozenset[str]) -> bool:
+    def _may_run(self, task: Task, capabilities: frozenset[str]) -> bool:
         return (
             task.state is State.READY
             and len(self.of(task.user, ACTIVE)) < self.users[task.user].limits.max_concurrent_agents
-            and task.capabilities <= able
+            and task.capabilities <= capabilities
             and self.granted(task) <= self.seconds_left(task.user)
-            and not any(are_in_conflict(task.locks, o.locks) for o in self.of(task.user, ACTIVE))
+            and not any(
+                are_in_conflict(task.locks, held.locks) for held in self.of(task.user, ACTIVE)
+            )
         )
 
     def _used_now(self, user: UserId) -> int:
         return self.used[user, cycle_at(self.users[user].anchor, self.now)]
 
-    def _shows_life(self, agent: Agent) -> bool:
+    def _is_live(self, agent: Agent) -> bool:
         return agent.seen_at > self.now - self.liveness

@@ -1,6 +1,6 @@
-"""The deployment and its model, acted on together: every answer and every row must be the same.
+"""A deployment and its model: each act is done to both, and answers and rows must be equal.
 
-The database clock stands still and is moved by hand, so that a sequence can be repeated exactly.
+The database clock is stopped and moved by the test, so that a sequence can be repeated exactly.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,13 @@ from overnight.errors import (
 from overnight.models.enums import PlanTier
 from overnight_server.control import cancel as cancelling
 from overnight_server.control import dead_letters
+from overnight_server.control.retry import DEFAULT_ATTEMPTS
 from overnight_server.control.users import change_plan
 from overnight_server.domain.billing_months import boundary, cycle_at
 from overnight_server.domain.claims import Claim, Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, WAITING, State
-from overnight_server.domain.locks import keys_of
+from overnight_server.domain.lock_keys import keys_of
 from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Expired, Result, Returned
 from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
@@ -47,10 +48,10 @@ from overnight_server.outcome.start import start
 from tests.support.deployment import CLAIM_TTL, LEASE, LOOSE, POOL, Deployment
 from tests.support.invariants import describe_violations, violations
 from tests.support.model import Agent, Model, Task, User
-from tests.support.stopped_clock import FORGET
+from tests.support.stopped_clock import DELETE_ALL
 
-# The deployment opens ten minutes before everyone's month ends, and the next month has no 31st.
-OPENING = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
+# The test begins ten minutes before all billing months end, and the next month has no 31st.
+START = datetime(2026, 1, 31, 23, 30, tzinfo=UTC)
 BILLED_SINCE = datetime(2025, 12, 31, 23, 40, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 LIVENESS = timedelta(seconds=15)
@@ -59,10 +60,10 @@ GRACE = timedelta(seconds=10)
 DISPATCHER = "dispatcher"
 OPERATOR = "human:operator"
 ENOUGH_ROUNDS = 60
-# Two and a half quick tasks to a message.
+# A bundle has at most two quick tasks: 0.25 s has room for two and a half.
 BUNDLING = BundleLimits(seconds=0.25)
 QUICK = "quick"
-PACES = f"INSERT INTO type_durations (type, seconds) VALUES ('{QUICK}', 0.1)"
+INSERT_DURATIONS = f"INSERT INTO type_durations (type, seconds) VALUES ('{QUICK}', 0.1)"
 ALL_SLOTS = 100
 
 ROWS = """
@@ -84,129 +85,132 @@ Held = tuple[Run, str]
 
 
 class ModelComparison:
-    """One deployment, its model, the messages on their way and the runs that workers hold."""
+    """A deployment, its model, the messages that are not delivered yet, and the workers' runs."""
 
     def __init__(
         self, deployment: Deployment, plans: Sequence[tuple[PlanTier, PlanLimits]]
     ) -> None:
         self.deployment = deployment
-        self.model = Model(OPENING, LIVENESS)
-        self.wire: list[Claimed] = []
+        self.model = Model(START, LIVENESS)
+        self.messages: list[Claimed] = []
         self.runs: list[Held] = []
         self.keys: dict[tuple[UserId, str], TaskId] = {}
-        deployment.run(FORGET)
-        deployment.run(PACES)
+        deployment.run(DELETE_ALL)
+        deployment.run(INSERT_DURATIONS)
         self.pass_by(SECOND)
         for number, (plan, limits) in enumerate(plans):
             self._make_user(number, plan, limits)
 
-    # -- what there is to choose from -----------------------------------------------------------
+    # -- objects to choose from -------------------------------------------------------------------
 
     @property
     def users(self) -> list[UserId]:
-        """Every user, in the order of their coming."""
+        """Every user, in the order of creation."""
         return list(self.model.users)
 
     @property
     def agents(self) -> list[str]:
-        """Every worker there ever was; also the dead may still read a message."""
+        """Every worker, also those that have left: they may still receive a message."""
         return list(self.model.agents)
 
     @property
     def held(self) -> list[Held]:
         """The runs that hold their task."""
-        return [one for one in self.runs if self.model.runs(one[0].claim)]
+        return [held for held in self.runs if self.model.runs(held[0].claim)]
 
     @property
     def stale(self) -> list[Held]:
         """The runs that have lost their task, or ended it."""
-        return [one for one in self.runs if not self.model.runs(one[0].claim)]
+        return [held for held in self.runs if not self.model.runs(held[0].claim)]
 
     @property
     def stopping(self) -> list[Held]:
-        """The runs that were asked to stop."""
-        return [one for one in self.held if self.model.tasks[one[0].claim.task_id].cancel_asked]
+        """The runs whose cancel was requested."""
+        tasks = self.model.tasks
+        return [held for held in self.held if tasks[held[0].claim.task_id].cancel_requested_at]
 
     @property
     def open_tasks(self) -> list[TaskId]:
-        """What has not ended."""
+        """The tasks that have not ended."""
         return self.model.in_states(*WAITING, *ACTIVE)
 
     @property
     def ended(self) -> list[TaskId]:
-        """What has ended."""
+        """The tasks that have ended."""
         return self.model.in_states(*FINAL)
 
     @property
     def letters(self) -> list[TaskId]:
-        """What lies in the dead letters, unresolved."""
-        return [task_id for task_id, one in self.model.tasks.items() if one.has_open_letter]
+        """The tasks with an unresolved dead letter."""
+        return [task_id for task_id, task in self.model.tasks.items() if task.has_open_letter]
 
-    # -- producers and people -------------------------------------------------------------------
+    # -- producers and people ---------------------------------------------------------------------
 
     def submit(
         self, user: UserId, tasks: Sequence[NewTask], parents: Sequence[set[int]] = ()
     ) -> list[TaskId]:
-        """Submit tasks, with for each the earlier ones it waits for; none if hours are used up."""
+        """Submit tasks with their edges; return no ids if the hours are used up."""
         self.pass_by(SECOND)
-        edges = [Edge(above, child) for child, all_of in enumerate(parents) for above in all_of]
+        edges = [Edge(parent, child) for child, of in enumerate(parents) for parent in of]
         title = "a graph" if parents else None
 
         def insert_graph() -> list[TaskId]:
-            made = submit_graph(self.deployment.app, user, tasks, LOOSE, edges=edges, title=title)
-            return [one.task_id for one in made]
+            created = submit_graph(
+                self.deployment.app, user, tasks, LOOSE, edges=edges, title=title
+            )
+            return [submitted.task_id for submitted in created]
 
         if self.model.is_exhausted(user):
             with pytest.raises(MonthlyLimitReached):
                 insert_graph()
             return []
-        made = insert_graph()
-        for number, (task_id, task) in enumerate(zip(made, tasks, strict=True)):
-            above = {made[parent] for parent in parents[number]} if parents else set()
-            self.model.submit(task_id, _asked_for(user, task, above))
-        return made
+        ids = insert_graph()
+        for number, (task_id, task) in enumerate(zip(ids, tasks, strict=True)):
+            parent_ids = {ids[parent] for parent in parents[number]} if parents else set()
+            self.model.submit(task_id, _as_model_task(user, task, parent_ids))
+        return ids
 
     def submit_under_a_key(self, user: UserId, task: NewTask, key: str) -> None:
-        """Submit under an idempotency key, which the deployment must recognise the second time."""
+        """Submit with an idempotency key; the second submit must return the first task."""
         keyed = replace(task, idempotency_key=key)
-        known = self.keys.get((user, key))
-        if known is not None:
+        existing_task = self.keys.get((user, key))
+        if existing_task is not None:
             [again] = submit_graph(self.deployment.app, user, [keyed], LOOSE)
-            _same((again.task_id, again.created), (known, False))
+            _assert_same((again.task_id, again.created), (existing_task, False))
             return
         for task_id in self.submit(user, [keyed]):
             self.keys[user, key] = task_id
 
     def cancel(self, task_id: TaskId) -> None:
-        """Have its owner cancel a task that has not ended."""
+        """Cancel a task that has not ended, as its owner."""
         self.pass_by(SECOND)
         state = self._cancel_as(self.model.tasks[task_id].user, task_id)
-        _same(state, self.model.cancel(task_id))
+        _assert_same(state, self.model.cancel(task_id))
 
     def cancel_too_late(self, task_id: TaskId) -> None:
-        """Have its owner cancel a task that has ended: refused, and nothing changes."""
+        """Cancel a task that has ended: the request is refused and changes nothing."""
         with pytest.raises(TaskAlreadyCompleted):
             self._cancel_as(self.model.tasks[task_id].user, task_id)
 
     def cancel_as_stranger(self, task_id: TaskId) -> None:
-        """Have someone else cancel a task: it looks as if there were none."""
+        """Cancel a task of another user: the answer is that it does not exist."""
         owner = self.model.tasks[task_id].user
         with pytest.raises(TaskNotFound):
             self._cancel_as(next(user for user in self.users if user != owner), task_id)
 
     def revive(self, task_id: TaskId) -> None:
-        """Have an operator give a dead task another chance."""
+        """Retry a dead-lettered task, as an operator."""
         self.pass_by(SECOND)
         dead_letters.retry(self.deployment.app, task_id, actor=OPERATOR)
-        self.model.revive(task_id, dead_letters.DEFAULT_ATTEMPTS)
+        self.model.revive(task_id, DEFAULT_ATTEMPTS)
 
-    def revive_in_vain(self, task_id: TaskId) -> None:
-        """Have an operator revive what is not in the dead letters: refused."""
+    def revive_other(self, task_id: TaskId) -> None:
+        """Retry a task that is not dead-lettered: the request is refused."""
         with pytest.raises(NotDeadLettered):
             dead_letters.retry(self.deployment.app, task_id, actor=OPERATOR)
 
     def discard(self, task_id: TaskId) -> None:
-        """Have an operator close a dead letter for good."""
+        """Resolve a dead letter without a retry, as an operator."""
         self.pass_by(SECOND)
         dead_letters.discard(self.deployment.app, task_id, actor=OPERATOR)
         self.model.tasks[task_id].has_open_letter = False
@@ -217,80 +221,80 @@ class ModelComparison:
         change_plan(self.deployment.app, user, plan, limits=limits)
         self.model.users[user].limits = limits
 
-    # -- gate, wire and runs --------------------------------------------------------------------
+    # -- claims, messages and runs ----------------------------------------------------------------
 
-    def look(self, limit: int = ALL_SLOTS) -> None:
-        """Let the gate take what it may; it must leave nothing behind that it could have taken."""
+    def claim_all(self, limit: int = ALL_SLOTS) -> None:
+        """Let the gate claim what it may; with a free slot it must leave no claimable task."""
         self.pass_by(SECOND)
         taken = self._claim(limit)
         while taken and limit == ALL_SLOTS:
             taken = self._claim(limit)
         if not taken and self.model.slots().free > 0:
-            _same(self.model.surely_claimable(), [])
+            _assert_same(self.model.surely_claimable(), [])
 
     def deliver(self, claimed: Claimed, agent: str) -> None:
-        """Let a worker read a message, after a forged one that lacks only the token."""
+        """Let a worker start a claim, after an attempt with a wrong token."""
         self.pass_by(SECOND)
         forged = _forged(claimed.claim)
-        _same(start(self.deployment.dispatcher, forged, holder="forger", lease=LEASE), None)
+        _assert_same(start(self.deployment.dispatcher, forged, holder="forger", lease=LEASE), None)
         run = start(self.deployment.dispatcher, claimed.claim, holder=agent, lease=LEASE)
-        _same(run is not None, self.model.start(claimed.claim, agent, LEASE))
+        _assert_same(run is not None, self.model.start(claimed.claim, agent, LEASE))
         if run is not None:
             self.runs.append((run, agent))
 
     def give_up(self, claimed: Claimed) -> None:
-        """Let a publisher that could not send a claim give it back."""
+        """Release a claim that could not be published."""
         self.pass_by(SECOND)
         given_back = release(self.deployment.dispatcher, [claimed], reason="broker")
-        _same(given_back, self.model.settle(claimed.claim, Expired("broker"), ""))
+        _assert_same(given_back, self.model.settle(claimed.claim, Expired("broker"), ""))
 
     def beat(self, run: Run) -> None:
-        """Let a run say that it is still there."""
+        """Send the heartbeat of a run."""
         answer = heartbeat(self.deployment.dispatcher, run.claim, lease=LEASE)
-        _same(answer, self.model.beat(run.claim, LEASE))
+        _assert_same(answer, self.model.beat(run.claim, LEASE))
 
     def settle(self, held: Held, result: Result) -> None:
-        """Let a run end, or a stale one believe that it does."""
+        """Settle a run; a stale one must change nothing."""
         self.pass_by(SECOND)
         run, agent = held
         won = settle(self.deployment.dispatcher, run, result, agent=agent)
-        _same(won, self.model.settle(run.claim, result, agent))
+        _assert_same(won, self.model.settle(run.claim, result, agent))
 
     def die(self, held: Held, *, handling: bool) -> None:
-        """Let a run's process die under its worker, which says so, or of a stale one."""
+        """Report the death of the process of a run, which may be stale."""
         self.pass_by(SECOND)
         claim = held[0].claim
         holds = self.model.holds(claim)
         ended = settle_runs_of_dead_process(self.deployment.dispatcher, [claim], handling=handling)
-        _same(ended, int(holds))
+        _assert_same(ended, int(holds))
         if holds:
             in_time = claim.task_id not in self.model.expired()
             self.model.take_back(claim.task_id, died=handling and in_time)
 
     def forge(self, held: Held) -> None:
-        """Let someone who guesses all but the token answer for a run."""
+        """Send a heartbeat and a result with the right claim and a wrong token."""
         run, agent = held
         forged = replace(run, claim=_forged(run.claim))
-        _same(
+        _assert_same(
             heartbeat(self.deployment.dispatcher, forged.claim, lease=LEASE), HeartbeatAnswer.LOST
         )
         won = settle(self.deployment.dispatcher, forged, Returned("forged"), agent=agent)
-        assert not won, "a forged answer was accepted"
+        assert not won, "a result with a wrong token was accepted"
 
-    # -- sweeps ---------------------------------------------------------------------------------
+    # -- sweeps -----------------------------------------------------------------------------------
 
     def reap(self) -> None:
-        """Take back every claim whose lease is over."""
+        """Take back every expired claim."""
         self.pass_by(SECOND)
         retire_agents(self.deployment.dispatcher, silence=SILENCE)
         self.model.retire(SILENCE)
         expected = self.model.expired()
-        _same(reap(self.deployment.dispatcher), len(expected))
+        _assert_same(reap(self.deployment.dispatcher), len(expected))
         for task_id in expected:
             self.model.take_back(task_id)
 
     def end_overdue(self) -> None:
-        """End the runs that beat on though they should have stopped."""
+        """End the runs that should have stopped and still send heartbeats."""
         self.pass_by(SECOND)
         expected = self.model.overdue(GRACE)
         killed: list[TaskId] = []
@@ -299,14 +303,14 @@ class ModelComparison:
             killed.append(ended[0].task_id)
 
         end_overdue(self.deployment.dispatcher, grace=GRACE, kill=kill)
-        _same(sorted(killed), sorted(expected))
+        _assert_same(sorted(killed), sorted(expected))
         for task_id in expected:
             self.model.take_back(task_id)
 
     def promote(self) -> None:
         """Make due retries ready."""
         self.pass_by(SECOND)
-        _same(promote(self.deployment.dispatcher), self.model.promote())
+        _assert_same(promote(self.deployment.dispatcher), self.model.promote())
 
     def begin_months(self) -> None:
         """Begin the current billing month wherever the last one is over."""
@@ -316,13 +320,13 @@ class ModelComparison:
             row["user_id"]: (row["cycle_started_at"], row["resets_at"], row["used_seconds"])
             for row in self.deployment.rows(MONTHS)
         }
-        _same(months, {user: self.model.month(user) for user in self.users})
-        _same(reset_cycles(self.deployment.dispatcher), 0)
+        _assert_same(months, {user: self.model.month(user) for user in self.users})
+        _assert_same(reset_cycles(self.deployment.dispatcher), 0)
 
-    # -- workers and time -----------------------------------------------------------------------
+    # -- workers and time -------------------------------------------------------------------------
 
     def join(self, slots: int, capabilities: frozenset[str]) -> str:
-        """Let a new worker come."""
+        """Register a new worker."""
         self.pass_by(SECOND)
         name = f"worker-{len(self.agents)}"
         self.model.agents[name] = Agent(slots, capabilities, self.model.now)
@@ -330,41 +334,41 @@ class ModelComparison:
         return name
 
     def leave(self, name: str) -> None:
-        """Let a worker shut down in good order."""
+        """Shut a worker down orderly."""
         presence.leave(self.deployment.dispatcher, name)
         self.model.agents[name].known = self.model.agents[name].beats = False
 
     def fall_silent(self, name: str) -> None:
-        """Let a worker hang: it says nothing more, but may still wake up and answer."""
+        """Let a worker hang: it sends no heartbeats, but may still settle its runs later."""
         self.model.agents[name].beats = False
 
     def pass_by(self, by: timedelta) -> None:
-        """Let time pass while nobody does anything."""
+        """Move the clock; nothing else happens."""
         self.model.now += by
         self.deployment.run("UPDATE stopped_clock SET at = :at", at=self.model.now)
 
     def work_on(self, by: timedelta) -> None:
-        """Let time pass while every worker that is not silent keeps itself and its runs alive."""
+        """Move the clock; all workers that do not hang send heartbeats, also of their runs."""
         self.pass_by(by)
         for name, agent in self.model.agents.items():
             if agent.beats:
-                knows = presence.beat(self.deployment.dispatcher, name)
-                _same(knows is not None, agent.known)
+                answer = presence.beat(self.deployment.dispatcher, name)
+                _assert_same(answer is not None, agent.known)
                 agent.seen_at = self.model.now
-                if not knows:
+                if not answer:
                     self._announce(name)
         for run, name in self.held:
             if self.model.agents[name].beats:
                 self.beat(run)
 
     def until_month_ends(self, before: timedelta) -> None:
-        """Work on until shortly before, or after, the end of the billing month."""
+        """Move to shortly before or after the end of the billing month, with heartbeats."""
         anchor = next(iter(self.model.users.values())).anchor
         ends_at = boundary(anchor, cycle_at(anchor, self.model.now) + 1)
         self.work_on(max(ends_at - before - self.model.now, SECOND))
 
     def drain(self) -> None:
-        """No more faults: everything that can still end must end."""
+        """Work without faults until every task that can end has ended."""
         last = self.join(20, frozenset({"gpu"}))
         for name in self.agents:
             if name != last:
@@ -374,35 +378,35 @@ class ModelComparison:
                 return
             self._work_a_round(last)
 
-    # -- comparing ------------------------------------------------------------------------------
+    # -- comparing --------------------------------------------------------------------------------
 
     def compare(self) -> None:
         """Compare every row with what the model predicts."""
-        found = {row["id"]: row for row in self.deployment.rows(ROWS)}
+        rows = {row["id"]: row for row in self.deployment.rows(ROWS)}
         for task_id, task in self.model.tasks.items():
-            _same(found.get(task_id), {"id": task_id, **_as_row(task)})
-        _same(found.keys(), self.model.tasks.keys())
+            _assert_same(rows.get(task_id), {"id": task_id, **_as_row(task)})
+        _assert_same(rows.keys(), self.model.tasks.keys())
 
     def compare_charges(self) -> None:
         """Compare the seconds charged to each user's months with what the model predicts."""
         charged = {
             (row["user_id"], row["cycle"]): row["seconds"] for row in self.deployment.rows(CHARGES)
         }
-        _same(charged, {key: seconds for key, seconds in self.model.used.items() if seconds})
+        _assert_same(charged, {key: seconds for key, seconds in self.model.used.items() if seconds})
 
     def check(self, codes: frozenset[str] | None = None, *, drained: bool = False) -> None:
-        """Check that no invariant is broken."""
+        """Check that no invariant is violated."""
         acked = list(self.model.tasks)
-        broken = violations(self.deployment.dispatcher, codes=codes, acked=acked, drained=drained)
-        assert not broken, describe_violations(broken)
+        violated = violations(self.deployment.dispatcher, codes=codes, acked=acked, drained=drained)
+        assert not violated, describe_violations(violated)
 
-    # -- parts ----------------------------------------------------------------------------------
+    # -- helpers ----------------------------------------------------------------------------------
 
     def _make_user(self, number: int, plan: PlanTier, limits: PlanLimits) -> None:
         rejects = number % 2 == 0
         user = self.deployment.user(
             plan,
-            # The same in every repetition, because the gate breaks ties by it.
+            # The same in every repetition, because the gate orders equal users by id.
             id=UUID(int=number + 1),
             max_concurrent_agents=limits.max_concurrent_agents,
             max_task_duration_minutes=limits.max_task_duration_minutes,
@@ -424,10 +428,10 @@ class ModelComparison:
             limit=limit,
         )
         self.model.take(taken.claims, holder=DISPATCHER, ttl=CLAIM_TTL)
-        # In the order of submission: ids, and with them the gate's order, differ in a repetition.
+        # Sorted by submission: ids, and with them the gate's order, differ between repetitions.
         oldest_first = list(self.model.tasks)
-        sent = sorted(taken.claims, key=lambda one: oldest_first.index(one.claim.task_id))
-        self.wire += sent
+        sent = sorted(taken.claims, key=lambda claimed: oldest_first.index(claimed.claim.task_id))
+        self.messages += sent
         return sent
 
     def _announce(self, name: str) -> None:
@@ -440,20 +444,20 @@ class ModelComparison:
         self.work_on(SECOND)
         self.reap()
         self.promote()
-        self.look()
-        if not self.wire and not self.held:
-            # What is left waits for a retry, for a lease to end, or for the next month's hours.
+        self.claim_all()
+        if not self.messages and not self.held:
+            # The open tasks wait for a retry, for an expiry, or for the next month's hours.
             waits = self.model.in_states(State.RETRYING, *ACTIVE)
             self.work_on(timedelta(hours=1)) if waits else self.until_month_ends(-SECOND)
-        while self.wire:
-            self.deliver(self.wire.pop(), agent)
-        for one in self.held:
-            self.settle(one, Returned())
+        while self.messages:
+            self.deliver(self.messages.pop(), agent)
+        for held in self.held:
+            self.settle(held, Returned())
 
 
-def _same(found: object, predicted: object) -> None:
-    """Fail with both, since asserts are only explained in test modules."""
-    assert found == predicted, f"found {found!r}, predicted {predicted!r}"
+def _assert_same(actual: object, predicted: object) -> None:
+    """Fail with both values, because pytest explains asserts only in test modules."""
+    assert actual == predicted, f"actual {actual!r}, predicted {predicted!r}"
 
 
 def _forged(claim: Claim) -> Claim:
@@ -461,7 +465,7 @@ def _forged(claim: Claim) -> Claim:
 
 
 def _as_row(task: Task) -> dict[str, object]:
-    """Write a task of the model as the database should have it."""
+    """Return the row that a task of the model must have."""
     held = task.held
     return {
         "state": task.state.value,
@@ -475,15 +479,15 @@ def _as_row(task: Task) -> dict[str, object]:
         "expires_at": held and held.expires_at,
         "started_at": held and held.started_at,
         "retry_at": task.retry_at,
-        "cancel_requested_at": task.cancel_asked,
+        "cancel_requested_at": task.cancel_requested_at,
         "failure_reason": task.reason,
         "bundle": held and held.bundle,
         "runs_alone": task.alone,
     }
 
 
-def _asked_for(user: UserId, task: NewTask, parents: set[TaskId]) -> Task:
-    """Write a submitted task as the model has it."""
+def _as_model_task(user: UserId, task: NewTask, parents: set[TaskId]) -> Task:
+    """Return a submitted task as a task of the model."""
     return Task(
         user=user,
         state=State.CREATED,

@@ -1,4 +1,4 @@
--- Drop every constraint and unique index but the primary keys, so that lies can be planted.
+-- Drop every constraint and unique index except the primary keys, so that tests can insert invalid rows.
 DO $$
 DECLARE
     guard record;

@@ -41,7 +41,7 @@ class Operation:
     ) -> Response:
         """Call it with these ids; a missing id becomes one that does not exist."""
         params = dict.fromkeys(self.ids, "nothing") | dict(ids or {})
-        return api_user.ask(self.method, self.path.format(**params), json=self.body, **options)
+        return api_user.request(self.method, self.path.format(**params), json=self.body, **options)
 
 
 def operations(api_user: ApiUser) -> list[Operation]:

@@ -1,4 +1,4 @@
-"""Following a page as a reader does: every block is typed, and every answer shown is held to."""
+"""Execute a page of the docs: run every command and compare what it prints with the page."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", flags=re.MULTILINE | re.DOTALL)
 ID = re.compile(r"\b(?:task|dag|artifact|trigger)_[0-9A-Z]{26}\b")
 INSTANT = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?Z")
-# Measured while the page is followed; what is shown is an example.
+# Measured values: the page shows an example.
 MEASURED = frozenset(
     {
         "hours_used",
@@ -32,7 +32,7 @@ class Block(NamedTuple):
 
 
 class Typed(NamedTuple):
-    """What a reader types, and what the page says will come of it."""
+    """One command or program of a page, and the output that the page shows for it."""
 
     block: Block
     expected: Block | None
@@ -40,24 +40,24 @@ class Typed(NamedTuple):
 
 def typed(page: str) -> list[Typed]:
     """Return the commands and programs of a page in order, each with the answer shown after it."""
-    found: list[Typed] = []
-    for each in FENCE.findall(page):
-        block = Block(*each)
+    steps: list[Typed] = []
+    for language, text in FENCE.findall(page):
+        block = Block(language, text)
         if block.language in ("sh", "py"):
-            found.append(Typed(block, None))
+            steps.append(Typed(block, None))
         elif block.language in ("json", "text"):
-            assert found, f"an answer to nothing:\n{block.text}"
-            assert found[-1].expected is None, f"a second answer:\n{block.text}"
-            found[-1] = Typed(found[-1].block, block)
+            assert steps, f"output without a command:\n{block.text}"
+            assert steps[-1].expected is None, f"a second output of one command:\n{block.text}"
+            steps[-1] = Typed(steps[-1].block, block)
         else:
-            raise AssertionError(f"nobody knows what to do with a block of {block.language}")
-    return found
+            raise AssertionError(f"blocks of {block.language} cannot be executed")
+    return steps
 
 
 def follow(
     steps: Sequence[Typed], *, where: Path, env: Mapping[str, str], timeout: float
 ) -> list[str]:
-    """Type all of a page into one shell; return what each step printed."""
+    """Execute all steps in one shell; return what each step printed."""
     printed = where / "printed"
     printed.mkdir()
     script = ["set -euo pipefail"]
@@ -82,22 +82,24 @@ def follow(
 
 @dataclass
 class Answers:
-    """Compares what a page shows with what came; an id that is shown twice must come twice."""
+    """Compares shown with real output; ids that the page repeats must be repeated as well."""
 
-    known: dict[str, str] = field(default_factory=dict)
+    real_ids: dict[str, str] = field(default_factory=dict)
 
     def hold(self, shown: Block, printed: str) -> None:
-        """Fail unless the answer is what the page shows of it.
+        """Fail unless the output matches what the page shows.
 
-        Of objects the fields that are shown, of lists every item unless the last is `…`, of text
-        the lines that are shown, in their order.
+        An object must have the shown fields, a list the shown items (and more only if the last is
+        `…`), a text the shown lines in their order.
         """
         if shown.language == "json":
             self._alike(json.loads(shown.text), json.loads(printed), "answer")
             return
         lines = iter(printed.splitlines())
         for line in shown.text.splitlines():
-            assert any(self._same_text(line, one) for one in lines), f"{line!r} is not in {printed}"
+            assert any(self._same_text(line, real) for real in lines), (
+                f"{line!r} is not in {printed}"
+            )
 
     def _alike(self, shown: Any, real: Any, place: str) -> None:
         name = place.rpartition(".")[2]
@@ -108,10 +110,10 @@ class Answers:
                     assert key in real, f"{place} has no {key}: {real}"
                     self._alike(value, real[key], f"{place}.{key}")
             case list():
-                wanted = shown[:-1] if shown[-1:] == [MORE] else shown
+                expected = shown[:-1] if shown[-1:] == [MORE] else shown
                 assert isinstance(real, list), f"{place}: {real!r}"
-                assert len(real) == len(shown) or wanted is not shown, f"{place}: {real}"
-                for number, value in enumerate(wanted):
+                assert len(real) == len(shown) or expected is not shown, f"{place}: {real}"
+                for number, value in enumerate(expected):
                     self._alike(value, real[number], f"{place}[{number}]")
             case str():
                 assert isinstance(real, str), f"{place}: {real!r}"
@@ -126,9 +128,11 @@ class Answers:
         if _plain(shown) != _plain(real):
             return False
         pairs = zip(ID.findall(shown), ID.findall(real), strict=True)
-        return all(self.known.setdefault(one, other) == other for one, other in pairs)
+        return all(
+            self.real_ids.setdefault(page_id, real_id) == real_id for page_id, real_id in pairs
+        )
 
 
 def _plain(text: str) -> str:
-    """Leave of ids their kind and of instants nothing."""
-    return INSTANT.sub("<instant>", ID.sub(lambda found: found[0].partition("_")[0], text))
+    """Replace ids by their kind and instants by a placeholder."""
+    return INSTANT.sub("<instant>", ID.sub(lambda match: match[0].partition("_")[0], text))

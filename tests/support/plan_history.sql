@@ -1,6 +1,6 @@
--- Keep every user's limits with the instant they came into force. A claim is judged by the limits
--- of its own instant, and only the database knows exactly when a change of plan took hold. Who is
--- shut out may have nothing claimed.
+-- Record every user's limits with the time from which they apply. A claim is judged by the limits at
+-- its own time, and only a trigger in the changing transaction knows that time exactly. A disabled user
+-- has the limit 0.
 CREATE TABLE plan_history (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     user_id uuid NOT NULL,

@@ -1,12 +1,12 @@
-"""How far Hypothesis looks: the same way in every build, much further in `make proof`.
+"""Hypothesis profiles: the same examples in every build, many more in `make proof`.
 
-A plugin of its own (`-p` in pyproject.toml), so that the profiles exist before any test is read.
+A pytest plugin (`-p` in pyproject.toml), so that the profiles exist before any test is imported.
 """
 
 from hypothesis import settings
 
-# No deadlines: how long one example takes says more about the machine than about the code.
-# The build takes the same examples each time, because it must not fail by luck.
+# No deadlines: the time of one example depends more on the machine than on the code.
+# A build runs the same examples each time, so that it does not fail by chance.
 settings.register_profile("build", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile(
     "proof", deadline=None, print_blob=True, max_examples=1000, stateful_step_count=100
@@ -15,8 +15,10 @@ settings.load_profile("build")
 
 
 def examples(build: int) -> int:
-    """Return how many examples a test takes that would take so many in a build, and more in proof.
+    """Return the number of examples for a test that runs `build` of them in a build.
 
-    For tests whose examples cost more than most; the others take as many as the profile says.
+    For tests with slow examples; other tests run as many as the profile says.
     """
-    return build * settings.default.max_examples // settings.get_profile("build").max_examples
+    current = settings.default
+    assert current is not None
+    return build * current.max_examples // settings.get_profile("build").max_examples

@@ -19,7 +19,7 @@ def published_home(path: Path, *, api_key: str = "", **addresses: str) -> Iterat
     home.choose_ports({})
     if api_key:
         home.write_api_key(api_key)
-    known: dict[str, Any] = {field.name: "" for field in fields(LocalConnection)}
-    home.publish(LocalConnection(**(known | {"pid": os.getpid(), "ready": True} | addresses)))
+    empty: dict[str, Any] = {field.name: "" for field in fields(LocalConnection)}
+    home.publish(LocalConnection(**(empty | {"pid": os.getpid(), "ready": True} | addresses)))
     with hold(home.lock):
         yield

@@ -20,14 +20,14 @@ class PullAgent:
 
     def claim(self, wait: int = 0) -> Response:
         """Request a claim."""
-        return self.api_user.ask("POST", f"{AGENTS}/{self.id}/claim", params={"wait": wait})
+        return self.api_user.request("POST", f"{AGENTS}/{self.id}/claim", params={"wait": wait})
 
     def work(self) -> dict[str, Any]:
         """Request a claim that must succeed; return its body."""
         answer = self.claim()
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()
-        return found
+        claimed: dict[str, Any] = answer.json()
+        return claimed
 
     def begin(self) -> dict[str, Any]:
         """Claim and start."""
@@ -45,6 +45,6 @@ class PullAgent:
 
 def register_agent(api_user: ApiUser, name: str = "laptop", **fields: Any) -> PullAgent:
     """Register an agent."""
-    answer = api_user.ask("POST", AGENTS, json={"name": name, **fields})
+    answer = api_user.request("POST", AGENTS, json={"name": name, **fields})
     assert answer.status_code in (200, 201), answer.text
     return PullAgent(api_user, answer.json()["id"])

@@ -1,28 +1,28 @@
-"""What agents themselves say of their runs, for whoever compares it with the rows."""
+"""The handlers' own record of their runs, which tests compare with the rows."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from overnight_server.domain.ids import TaskId
 
-SEAL_LENGTH: Final = 16
+SUFFIX_LENGTH: Final = 16
 
 
 @dataclass(frozen=True)
 class RecordedAction:
-    """One time that an agent began to work.
+    """One start of a handler.
 
-    `seal` is the end of the token it was given for the claim. How long it worked, and whether it
-    ended well, is only known of one that came to its end.
+    `token_suffix` identifies the claim token it was given. `seconds` and `ok` are None if the
+    handler did not end.
     """
 
     task_id: TaskId
     epoch: int
-    seal: str
+    token_suffix: str
     seconds: float | None = None
     ok: bool | None = None
 
 
 def token_suffix(token: str) -> str:
-    """Return by what a claim's token is recognised; too little of it to act with."""
-    return token[-SEAL_LENGTH:]
+    """Return the end of a claim token, which identifies it and is too short to be used as one."""
+    return token[-SUFFIX_LENGTH:]

@@ -1,4 +1,4 @@
-"""A served deployment with one of everything in it, and the names of all of it."""
+"""A served deployment with at least one object of every kind, and the ids of all of them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,8 +13,8 @@ API = "/api/v1"
 TASKS = f"{API}/tasks"
 WORKER = "test-host:1:boot"
 GRAPH = {"title": "a graph", "tasks": [{"name": "a"}, {"name": "b", "after": ["a"]}]}
-# What a run may say, each about a run of its own: some of it ends the run.
-SAYINGS = (
+# The routes under a run's claim token. Each gets a run of its own, because some of them end it.
+RUN_ROUTES = (
     *("start", "heartbeat", "extend", "complete", "fail", "release", "suspend", "spawn"),
     *("children", "artifacts"),
 )
@@ -22,12 +22,12 @@ SAYINGS = (
 
 @dataclass
 class SeededUser:
-    """What a path of the API may name here, by the parameter's name, and the runs that go on."""
+    """The ids that a path may contain, by the name of the path parameter, and the running tasks."""
 
-    named: dict[str, list[str]]
-    #: Things of another user's, for the routes of admins.
+    own: dict[str, list[str]]
+    #: Objects of another user, for the admin routes.
     foreign: dict[str, list[str]]
-    #: The task and the token of the run that each saying is about.
+    #: The task and the claim token for each of the `RUN_ROUTES`.
     runs: dict[str, tuple[str, str]] = field(default_factory=dict)
     awaiting: list[str] = field(default_factory=list)
     dead_lettered: list[str] = field(default_factory=list)
@@ -35,8 +35,8 @@ class SeededUser:
     ended: list[str] = field(default_factory=list)
 
 
-def furnish(served: LiveApi, *, is_admin: bool) -> SeededUser:
-    """Put one of everything into a deployment, all of it the served user's; and another user."""
+def seed(served: LiveApi, *, is_admin: bool) -> SeededUser:
+    """Create objects of every kind for the served user, and a second user."""
     deployment, user = served.deployment, served.user
     deployment.run(
         "UPDATE users SET is_admin = :admin, max_pending = 1000000, max_concurrent_agents = 100"
@@ -45,38 +45,38 @@ def furnish(served: LiveApi, *, is_admin: bool) -> SeededUser:
         id=user,
     )
     deployment.agent(agent_id=WORKER)
-    victim = deployment.user(name="victim")
+    other = deployment.user(name="other")
     with httpx2.Client(base_url=served.url, timeout=30) as http:
-        return _Furnisher(served, http).furnish(
+        return _Seeder(served, http).seed(
             foreign={
-                "user_id": [str(victim), "victim"],
-                "key_id": [key_id_of(issue(deployment.app, victim, name="theirs"))],
+                "user_id": [str(other), "other"],
+                "key_id": [key_id_of(issue(deployment.app, other, name="theirs"))],
                 "worker_id": [WORKER],
             }
         )
 
 
 @dataclass
-class _Furnisher:
+class _Seeder:
     served: LiveApi
     http: httpx2.Client
 
-    def furnish(self, foreign: dict[str, list[str]]) -> SeededUser:
-        agent = self._ask(f"{API}/agents", name="box", slots=100, lease_seconds=3600)["id"]
-        other = self._ask(f"{API}/agents", name="other", lease_seconds=3600)["id"]
-        runs = {saying: self._run(agent) for saying in SAYINGS}
-        dag = self._ask(f"{API}/dags", **GRAPH)["id"]
+    def seed(self, foreign: dict[str, list[str]]) -> SeededUser:
+        agent = self._post(f"{API}/agents", name="box", slots=100, lease_seconds=3600)["id"]
+        other = self._post(f"{API}/agents", name="other", lease_seconds=3600)["id"]
+        runs = {route: self._run(agent) for route in RUN_ROUTES}
+        dag = self._post(f"{API}/dags", **GRAPH)["id"]
         task, token = runs["artifacts"]
-        kept = self._say(task, token, "artifacts", name="a", kind="json", content="{}")
+        artifact = self._report(task, token, "artifacts", name="a", kind="json", content="{}")
         keys = [key_id_of(self.served.another_key(self.served.user)) for _ in range(4)]
         return SeededUser(
-            named={
+            own={
                 "task_id": [self._task(title="waits")["id"] for _ in range(3)],
                 "dag_id": [dag],
-                "bulk_id": [self._ask(f"{TASKS}/bulk", action="retry", filter={"tag": "a"})["id"]],
-                "trigger_id": [self._ask(f"{API}/dags/{dag}/triggers", graph=GRAPH)["id"]],
-                "artifact_id": [kept["id"]],
-                # Another one than whose runs go on: it may be sent away.
+                "bulk_id": [self._post(f"{TASKS}/bulk", action="retry", filter={"tag": "a"})["id"]],
+                "trigger_id": [self._post(f"{API}/dags/{dag}/triggers", graph=GRAPH)["id"]],
+                "artifact_id": [artifact["id"]],
+                # Not the agent of the runs, because a request may remove it.
                 "agent_id": [other],
                 "key_id": keys,
             },
@@ -89,42 +89,42 @@ class _Furnisher:
         )
 
     def _run(self, agent: str, **fields: Any) -> tuple[str, str]:
-        """Make a task and have the agent begin it."""
-        made = self._task(title="runs", priority_score=0, **fields)
-        work = self._ask(f"{API}/agents/{agent}/claim")
-        assert work["task_id"] == made["id"]
-        self._say(work["task_id"], work["token"], "start")
+        """Create a task and let the agent start it."""
+        task = self._task(title="runs", priority_score=0, **fields)
+        work = self._post(f"{API}/agents/{agent}/claim")
+        assert work["task_id"] == task["id"]
+        self._report(work["task_id"], work["token"], "start")
         return work["task_id"], work["token"]
 
     def _awaiting(self, agent: str) -> str:
         task, token = self._run(agent, max_cost_usd=1)
-        self._say(task, token, "release", reason="budget", cost_usd=2)
+        self._report(task, token, "release", reason="budget", cost_usd=2)
         return task
 
     def _ended(self) -> str:
-        """Make a graph and cancel it."""
-        dag: str = self._ask(f"{API}/dags", **GRAPH)["id"]
+        """Create a graph and cancel it."""
+        dag: str = self._post(f"{API}/dags", **GRAPH)["id"]
         headers = {"Authorization": f"Bearer {self.served.key}"}
         assert self.http.delete(f"{API}/dags/{dag}", headers=headers).is_success
         return dag
 
     def _dead_lettered(self, agent: str) -> str:
         task, token = self._run(agent)
-        self._say(task, token, "fail", retryable=False)
+        self._report(task, token, "fail", retryable=False)
         return task
 
     def _task(self, **fields: Any) -> dict[str, Any]:
-        return self._ask(TASKS, **fields)
+        return self._post(TASKS, **fields)
 
-    def _say(self, task: str, token: str, saying: str, **body: Any) -> dict[str, Any]:
-        return self._send(f"{TASKS}/{task}/{saying}", token, body)
+    def _report(self, task: str, token: str, route: str, **body: Any) -> dict[str, Any]:
+        return self._send(f"{TASKS}/{task}/{route}", token, body)
 
-    def _ask(self, path: str, **body: Any) -> dict[str, Any]:
+    def _post(self, path: str, **body: Any) -> dict[str, Any]:
         return self._send(path, self.served.key, body)
 
     def _send(self, path: str, key: str, body: Mapping[str, Any]) -> dict[str, Any]:
         headers = {"Authorization": f"Bearer {key}"}
-        answer = self.http.post(path, headers=headers, json=body or None)
-        assert answer.is_success, f"{path}: {answer.text}"
-        found: dict[str, Any] = answer.json()
-        return found
+        response = self.http.post(path, headers=headers, json=body or None)
+        assert response.is_success, f"{path}: {response.text}"
+        created: dict[str, Any] = response.json()
+        return created

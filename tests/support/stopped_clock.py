@@ -1,9 +1,9 @@
 """Stop the clock of a deployment, so that its history can be repeated exactly."""
 
 from tests.support.deployment import Deployment
-from tests.support.invariants import watch_plans
+from tests.support.invariants import record_plan_history
 
-STAND_STILL = """
+STOP_CLOCK = """
     CREATE TABLE stopped_clock (at timestamptz NOT NULL);
     GRANT SELECT ON stopped_clock TO PUBLIC;
     INSERT INTO stopped_clock VALUES (clock());
@@ -13,7 +13,7 @@ STAND_STILL = """
     AS 'SELECT public.clock()';
 """
 # Deleting is much quicker than truncating tables that hold a few rows.
-FORGET = "; ".join(
+DELETE_ALL = "; ".join(
     f"DELETE FROM {table}"
     for table in (
         *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
@@ -34,6 +34,6 @@ FORGET = "; ".join(
 
 
 def prepare(deployment: Deployment) -> None:
-    """Stop the clock of a deployment, and have it remember every change of plan."""
-    watch_plans(deployment.owner)
-    deployment.run(STAND_STILL)
+    """Stop the clock of a deployment and record every change of a plan."""
+    record_plan_history(deployment.owner)
+    deployment.run(STOP_CLOCK)

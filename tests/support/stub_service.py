@@ -64,6 +64,8 @@ class Service:
         waiting = self.answers.get(f"{method} {path.partition('?')[0]}")
         if not waiting and path.partition("?")[0].endswith("/wait"):
             return problem(404, "NOT_FOUND", "as a service says that holds nothing back")
+        if not waiting and path.partition("?")[0].endswith("/attempts"):
+            return 200, []
         if not waiting:
             return problem(404, "TASK_NOT_FOUND", "no such task")
         return waiting.pop(0) if len(waiting) > 1 else waiting[0]
@@ -72,31 +74,31 @@ class Service:
 @contextmanager
 def stub_service() -> Iterator[Service]:
     """Serve on a free loopback port."""
-    known = Service()
+    service = Service()
 
     class Handler(BaseHTTPRequestHandler):
         def handle_any(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
             body = json.loads(self.rfile.read(length)) if length else None
             key = self.headers.get("Authorization", "").removeprefix("Bearer ")
-            status, answer = known.reply(self.command, self.path, body, key)
+            status, answer = service.reply(self.command, self.path, body, key)
             text = json.dumps(answer).encode() if not isinstance(answer, bytes) else answer
             self.send_response(status)
             self.send_header("Content-Length", str(len(text)))
             self.end_headers()
             self.wfile.write(text)
 
-        do_GET = do_POST = do_DELETE = handle_any  # noqa: N815 - http.server's own names
+        do_GET = do_POST = do_PATCH = do_DELETE = handle_any  # noqa: N815 - http.server's own names
 
         def log_message(self, *_: object) -> None:
             """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    known.url = f"http://127.0.0.1:{server.server_port}"
+    service.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield known
+        yield service
     finally:
         server.shutdown()
         server.server_close()

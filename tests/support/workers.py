@@ -41,13 +41,13 @@ SHORT_CLOCKS = {
 
 def worker_settings(database_url: str, redis_url: str, **changes: object) -> Settings:
     """Return settings for one test: own database, own keys in Redis, short clocks."""
-    named = {name.upper(): str(value) for name, value in changes.items()}
+    environment = {name.upper(): str(value) for name, value in changes.items()}
     values = {
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "REDIS_KEY_PREFIX": f"test-{uuid4().hex[:8]}:",
         **SHORT_CLOCKS,
-        **named,
+        **environment,
     }
     return load({f"OVERNIGHT_{name}": value for name, value in values.items()})
 
@@ -165,7 +165,9 @@ def listening_on(port: int | None) -> psutil.Process:
     [pid] = {
         connection.pid
         for connection in psutil.net_connections("tcp4")
-        if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+        if connection.status == psutil.CONN_LISTEN
+        and connection.laddr
+        and connection.laddr.port == port
     }
     return psutil.Process(pid)
 
@@ -194,9 +196,11 @@ class WorkerHarness:
         what happens from then on.
         """
         task_id = self.deployment.task(self.user, type=kind, payload=dict(payload or {}), **fields)
-        self.publish(self.claimed(task_id))
+        # A slot that has just become free may have claimed the task itself.
+        claims = self.deployment.claim().claims
+        self.publish(*(claimed for claimed in claims if claimed.claim.task_id == task_id))
         wait_until(
-            lambda: self.deployment.state(task_id) != "claimed",
+            lambda: self.deployment.state(task_id) not in {"ready", "claimed"},
             timeout=60,
             what="a worker to take it",
         )

@@ -1,8 +1,8 @@
-"""How two processes share the tests (`pytest -n 2`): whole stacks in one, the rest in the other.
+"""Divides the tests between two processes (`pytest -n 2`): whole stacks in one, the rest elsewhere.
 
-Tests of whole stacks start many processes, hold them to times and mostly wait; the others keep one
-processor busy. Side by side the two kinds fill a machine of two processors, and no stack ever runs
-beside another. Of the rest each file goes to one process, which then makes its servers once.
+Tests of whole stacks start many processes, have time limits and mostly wait; the other tests keep
+one processor busy. Together they use a machine with two processors fully, and no two stacks run at
+the same time. Each file of the other tests goes to one process, which starts its servers once.
 """
 
 import os
@@ -13,12 +13,12 @@ from xdist.scheduler import LoadScopeScheduling
 from overnight_server.local import ports
 
 STACKS = "tests/acceptance/"
-#: These too start a whole deployment, or judge how busy the machine is.
+#: These also start a whole deployment, or measure the load of the machine.
 LIKE_STACKS = frozenset({"tests/integration/test_local_up.py"})
 
 
-class StackScheduler(LoadScopeScheduling):
-    """Gives all tests of whole stacks to one process, and the others file by file."""
+class StackScheduler(LoadScopeScheduling):  # type: ignore[misc] # xdist has no types
+    """Gives all tests of whole stacks to one process, and the others by file."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
@@ -27,13 +27,13 @@ class StackScheduler(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> StackScheduler:
-    # In the order of collection: the stacks come first and take longest.
+    # Keep the order of collection: the stacks come first and take longest.
     config.option.loadscopereorder = False
     return StackScheduler(config, log)
 
 
-def _keep_to_our_ports() -> None:
-    """Let no two processes look for free ports in the same range."""
+def _divide_ports() -> None:
+    """Give each process its own range in which it looks for free ports."""
     worker = os.environ.get("PYTEST_XDIST_WORKER", "")
     if worker:
         count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
@@ -42,4 +42,4 @@ def _keep_to_our_ports() -> None:
         ports.HIGHEST = ports.LOWEST + width
 
 
-_keep_to_our_ports()
+_divide_ports()

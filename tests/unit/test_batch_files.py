@@ -1,6 +1,7 @@
 """Batch files: their content, and errors that name line and field."""
 
 import json
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -220,6 +221,28 @@ def test_the_schema_describes_the_accepted_files() -> None:
     described: dict[str, Any] = json.loads(json.dumps(schema()))
 
     assert {"DagCreate", "DagTask", "TaskCreate", "After"} <= described["$defs"].keys()
-    named = {one["$ref"].rpartition("/")[2]: one for one in described["anyOf"] if "$ref" in one}
-    assert named.keys() == {"DagCreate", "TaskCreate"}
+    references = {
+        one["$ref"].rpartition("/")[2]: one for one in described["anyOf"] if "$ref" in one
+    }
+    assert references.keys() == {"DagCreate", "TaskCreate"}
     assert set(described["$defs"]["DagCreate"]["properties"]) == set(DagCreate.model_fields)
+
+
+@pytest.mark.parametrize("field", ["start_at", "deadline_at"])
+def test_a_time_of_day_and_a_duration_are_read_as_instants(field: str) -> None:
+    text = f"- {{title: a, {field}: '02:00'}}\n- {{title: b, {field}: 3h}}\n"
+    before = datetime.now().astimezone()
+
+    [first, second], faults = entries(read(text))
+
+    assert faults == []
+    clock, later = (getattr(entry.content, field).astimezone() for entry in (first, second))
+    assert (clock.hour, clock.minute) == (2, 0)
+    assert clock > before
+    assert later >= before + timedelta(hours=3)
+
+
+def test_an_instant_that_is_none_is_a_fault() -> None:
+    _, [fault] = entries(read("title: a\nstart_at: soon\n"))
+
+    assert (fault.line, fault.field) == (2, "start_at")

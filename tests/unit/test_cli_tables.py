@@ -84,3 +84,16 @@ def test_a_narrow_terminal_gets_one_block_per_row(
     assert lines[0].split() == ["id", "000000AB"]
     assert "" in lines
     assert [line.split()[0] for line in lines[: lines.index("")]][:2] == ["id", "created"]
+
+
+def test_a_name_is_not_cut_where_a_text_of_the_same_length_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    on_a_terminal(monkeypatch, 120)
+    name, text = "OVERNIGHT_ALLOW_SHORT_CLAIMS_AT_NIGHT", "a title of about as many letters here"
+
+    output.table(("SETTING", "TITLE", "VALUE"), [(name, text, "yes")])
+
+    drawn_table = capsys.readouterr().out
+    assert name in drawn_table
+    assert text not in drawn_table

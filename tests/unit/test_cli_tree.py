@@ -129,7 +129,7 @@ def test_the_shell_completes_commands() -> None:
         (["add", "x", "--timeout", "soon"], "is not a duration"),
         (["add", "x", "--payload", "[]"], "JSON object"),
         (["add", "x", "--retry", "never"], "--retry"),
-        (["add", "x", "--priority", "1", "--priority-score", "2"], "exclude each other"),
+        (["add", "x", "--priority", "1", "--priority-score", "2"], "cannot be used together"),
         (["sweep"], "Missing argument 'NAME'"),
     ],
 )
@@ -150,7 +150,7 @@ def test_wrong_usage_is_reported_as_json() -> None:
     assert refused.exit_code == Code.USAGE
     assert json.loads(refused.stderr)["error"] == {
         "code": "USAGE",
-        "message": "--json and --jsonl exclude each other",
+        "message": "--json and --jsonl cannot be used together",
         "hint": None,
     }
 

@@ -58,7 +58,8 @@ def test_each_line_shows_state_duration_and_reason() -> None:
     )
 
     assert list(dag_tree.lines(dag)) == [
-        "a night  (dag_1, running, 3 of 4 ended, 1 failed, 2 cancelled, $0.50)",
+        "a night",
+        "dag_1  running, 3 of 4 ended, 1 failed, 2 cancelled, $0.50",
         "└─ ✓ step-1           00000001  completed      1m02s  attempt 2 of 3",
         "   └─ ▶ step-2        00000002  running        3.2s  40% page 4",
         "      └─ ✗ step-3     00000003  dead_lettered  1h06m  timeout",
@@ -93,3 +94,19 @@ def test_a_terminal_gets_the_same_lines_with_colours() -> None:
 )
 def test_a_duration_is_rounded_to_readable_units(seconds: float, shown: str) -> None:
     assert output.duration(seconds) == shown
+
+
+@pytest.mark.parametrize("columns", [40, 80])
+def test_a_task_fits_on_its_line_of_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda _stream: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    dag = graph(task(1, "completed", name="a-name-of-" + "x" * 80, run_seconds=62.4))
+
+    title, facts, line = dag_tree.lines(dag)
+
+    assert (title, facts.split()[0]) == ("a night", "1")
+    assert "…" in line
+    assert ("00000001" in line) == (columns == 80)
+    assert len(line.removesuffix("  1m02s")) <= columns

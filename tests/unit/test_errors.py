@@ -62,8 +62,9 @@ KINDS = [kind for kind in _subclasses(Refused) if issubclass(kind, Refused)]
             TooManyPending(50, 50),
             "TOO_MANY_PENDING",
             (
-                "50 of your tasks are waiting, but the limit is 50;"
-                " wait until some have started, or cancel some"
+                "50 of your tasks are waiting, but the limit is 50. Nothing was added: wait until"
+                " some have started, or cancel some. For a larger batch, ask an operator for"
+                " `overnight user limits NAME --max-pending 51`"
             ),
             {"pending": 50, "limit": 50},
         ),

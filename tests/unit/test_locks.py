@@ -3,7 +3,13 @@
 import pytest
 
 from overnight.errors import InvalidRequest
-from overnight_server.domain.locks import LockScope, are_in_conflict, covers, keys_of, normalised
+from overnight_server.domain.lock_keys import (
+    LockScope,
+    are_in_conflict,
+    covers,
+    keys_of,
+    normalised,
+)
 
 
 @pytest.mark.parametrize(

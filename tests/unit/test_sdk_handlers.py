@@ -53,6 +53,11 @@ def test_capabilities_of_all_handlers_are_offered() -> None:
     assert registry.capabilities_offered() == ("code", "web")
 
 
+def test_a_handler_without_a_type_is_told_what_to_write() -> None:
+    with pytest.raises(TypeError, match=r'the type of task: write @handler\("greet"\)'):
+        handler(greet)  # type: ignore[arg-type]
+
+
 def test_a_second_handler_of_a_type_is_refused() -> None:
     handler("greet")(greet)
 

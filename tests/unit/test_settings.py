@@ -9,8 +9,12 @@ from pathlib import Path
 import pydantic
 import pytest
 
+from overnight.models.queue import QueueSubmit
+from overnight.models.tasks import TaskCreate
 from overnight_server import mask
+from overnight_server.intake.translate_request import new_task, prompted_task
 from overnight_server.settings import Settings, SettingsError, current, field_types, load, page
+from overnight_server.settings.sources import RETIRED
 
 SHORT = {"OVERNIGHT_ALLOW_SHORT_CLOCKS": "true"}
 SERIALIZATION = "OVERNIGHT_PER_USER_SERIALIZATION"
@@ -41,7 +45,6 @@ def origin(settings: Settings, name: str) -> str:
         ("timeout_check_interval", 60.0, "seconds from 30 to 300"),
         ("max_pending_per_user", 50, "a whole number from 10 to 200"),
         ("claim_ttl", 60.0, "seconds from 30 to 300"),
-        ("eligible_users_per_claim", 10, "a whole number from 1 to 10000"),
         ("per_user_serialization_enabled", True, "true or false"),
         ("per_user_serialization_scope", "project", "one of project, user, none"),
         ("per_user_serialization_lock_timeout_seconds", 3600.0, "seconds from 60 to 86400"),
@@ -49,8 +52,6 @@ def origin(settings: Settings, name: str) -> str:
         ("queue_max_size", 1_000_000, "a whole number from 1 to 100000000"),
         ("max_tasks_per_dag", 1000, "a whole number from 1 to 100000"),
         ("max_attempts", 3, "a whole number from 1 to 100"),
-        ("dispatch_timeout", 30.0, "seconds from 1 to 300"),
-        ("completion_poll_interval", 5.0, "seconds from 1 to 60"),
         ("priority", 50, "a whole number from 0 to 100"),
         ("priority_boost_per_minute", 0.1, "a number from 0 to 10"),
         ("heartbeat_interval", 10.0, "seconds from 1 to 60"),
@@ -59,9 +60,7 @@ def origin(settings: Settings, name: str) -> str:
         ("promote_interval", 5.0, "seconds from 1 to 60"),
         ("trigger_interval", 5.0, "seconds from 1 to 60"),
         ("bulk_interval", 2.0, "seconds from 1 to 60"),
-        ("agent_heartbeat_interval_sec", 30.0, "seconds from 1 to 300"),
         ("agent_stale_after_sec", 90.0, "seconds from 5 to 3600"),
-        ("agent_poll_interval_sec", 5.0, "seconds from 1 to 300"),
         ("agent_claim_ttl_sec", 60.0, "seconds from 30 to 300"),
         ("agent_max_concurrent_tasks", 2, "a whole number from 1 to 1000"),
         ("retry_strategy", "exponential", "one of exponential, quadratic, fixed, immediate"),
@@ -103,7 +102,7 @@ def test_a_setting_has_the_default_and_the_range_of_the_contract(
         ("OVERNIGHT_DIRECTOR_URL", "https://localhost:8443/", "url", "https://localhost:8443"),
         ("AG_QUEUE_MAX_SIZE", "50", "queue_max_size", 50),
         ("AG_QUEUE_MAX_ATTEMPTS", "5", "max_attempts", 5),
-        ("AG_QUEUE_DISPATCH_TIMEOUT", "30s", "dispatch_timeout", 30.0),
+        ("AG_QUEUE_DISPATCH_TIMEOUT", "30s", "claim_ttl", 30.0),
         ("AG_QUEUE_DIR", "/srv/queue", "home", Path("/srv/queue")),
         (
             "OVERNIGHT_HANDLERS",
@@ -242,14 +241,6 @@ def test_a_database_address_names_the_installed_driver(scheme: str) -> None:
             ),
         ),
         (
-            {"OVERNIGHT_AGENT_STALE_AFTER_SEC": "60"},
-            (
-                "OVERNIGHT_AGENT_HEARTBEAT_INTERVAL_SEC=30 and OVERNIGHT_AGENT_STALE_AFTER_SEC=60: "
-                "three heartbeats must fit into one lease "
-                "(heartbeat at most 20, or lease at least 90)"
-            ),
-        ),
-        (
             {"OVERNIGHT_RETRY_INITIAL_DELAY_SEC": "10m"},
             (
                 "OVERNIGHT_RETRY_INITIAL_DELAY_SEC=600 and OVERNIGHT_RETRY_MAX_DELAY_SEC=300: "
@@ -282,11 +273,26 @@ def test_environment_names_without_the_prefix_are_ignored() -> None:
     assert load({"PATH": "/bin", "AGENT_URL": "x", "OVERNIGHTLY": "y"}) == Settings()
 
 
-def test_a_retired_setting_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    settings = load({"OVERNIGHT_AGENT_URL": "https://localhost:9000"})
+@pytest.mark.parametrize("name", sorted(RETIRED))
+def test_a_retired_setting_is_ignored_with_a_warning(
+    caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    settings = load({f"OVERNIGHT_{name.upper()}": "30"})
 
     assert settings == Settings()
-    assert "WARN queue=setting_ignored setting=OVERNIGHT_AGENT_URL" in caplog.text
+    assert f"WARN queue=setting_ignored setting=OVERNIGHT_{name.upper()}" in caplog.text
+    assert RETIRED[name] in caplog.text
+
+
+def test_a_task_without_a_priority_of_its_own_gets_that_of_the_settings() -> None:
+    settings = load({"OVERNIGHT_PRIORITY": "70", "OVERNIGHT_PRIORITY_BOOST_PER_MINUTE": "0.5"})
+    requests = [{}, {"priority": 3}, {"priority_score": 9, "priority_boost_per_minute": 0.1}]
+
+    tasks = [new_task(TaskCreate(title="x", **fields), settings, None) for fields in requests]
+    prompt = prompted_task(QueueSubmit(prompt="x"), settings, None)
+
+    found = [(task.priority, task.priority_boost_per_minute) for task in (*tasks, prompt)]
+    assert found == [(70, 0.5), (50, 0.5), (9, 0.1), (70, 0.5)]
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_task_without_budget_waits_for_the_next_night() -> None:
 
 
 def test_a_pool_leaves_types_to_pools_with_a_handler() -> None:
-    pools = [PoolState("default", 1, elsewhere=frozenset({"60"})), PoolState("studio", 1)]
+    pools = [PoolState("default", 1, types=frozenset({"10"})), PoolState("studio", 1)]
     jobs = [task(1, seconds=60), task(2, seconds=60), task(3)]
 
     assert starts(jobs, pools=pools) == {3: 0, 1: 0, 2: 60}

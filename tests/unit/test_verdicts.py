@@ -31,6 +31,7 @@ from overnight_server.domain.verdicts import TaskHistory, Verdict, is_poison, ju
 PLAIN = RetryRules(Strategy.FIXED, jitter=False)
 FIRST_OF_THREE = TaskHistory(attempts=0, max_attempts=3, retry=PLAIN, agent="a")
 LAST_OF_THREE = replace(FIRST_OF_THREE, attempts=2)
+FAILED_ONCE = (FailedRun("a", "failed"),)
 
 RAISED = Raised("error", "it broke", "ValueError")
 REFUSED = Raised("auth_failure", "no such key", "PermissionError")
@@ -40,11 +41,13 @@ TELLS = replace(FIRST_OF_THREE, retry=replace(PLAIN, escalate_after=1))
 LIFTS = replace(
     FIRST_OF_THREE,
     attempts=1,
+    failures=FAILED_ONCE,
     retry=replace(PLAIN, escalate_after=2, escalate=Escalation.PRIORITY),
 )
 BURIES = replace(
     FIRST_OF_THREE,
     attempts=1,
+    failures=FAILED_ONCE,
     max_attempts=9,
     retry=replace(PLAIN, escalate_after=2, escalate=Escalation.DEAD_LETTER),
 )
@@ -78,7 +81,7 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
         ),
     ),
     "raised, and told of before": (
-        replace(TELLS, attempts=1),
+        replace(TELLS, attempts=1, failures=FAILED_ONCE),
         RAISED,
         Verdict(LifecycleEvent.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
     ),
@@ -104,6 +107,11 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
             "it broke",
             escalation=Escalation.DEAD_LETTER,
         ),
+    ),
+    "raised once since it was revived, with a rule to give up early": (
+        replace(BURIES, attempts=4, failures=()),
+        RAISED,
+        Verdict(LifecycleEvent.RETRY, "failed", "error", "it broke", wait_seconds=10.0),
     ),
     "ran into a budget": (
         FIRST_OF_THREE,

@@ -1,4 +1,3 @@
-import importlib
 import logging
 import sys
 from pathlib import Path
@@ -7,14 +6,11 @@ import pytest
 from celery import Celery
 
 from overnight_server.dispatch.celery_settings import (
-    MAINTENANCE_QUEUE,
     NoBroker,
     agent_queue,
     celery_settings,
 )
-from overnight_server.maintenance.sweeps import SWEEPS
 from overnight_server.settings import Settings, load
-from overnight_worker.beat_schedule import BEAT_SCHEDULE, SETTINGS
 from overnight_worker.beat_scheduler import Scheduler
 from overnight_worker.celery_logging import DeathFilter
 from overnight_worker.force_stop import FORCED_EXIT_CODE
@@ -28,18 +24,9 @@ def settings() -> Settings:
     return load({"OVERNIGHT_REDIS_URL": "redis://localhost/0", "OVERNIGHT_POOL": "night"})
 
 
-def test_celery_neither_keeps_nor_redelivers_messages(settings: Settings) -> None:
-    chosen = celery_settings(settings)
-
-    assert chosen["accept_content"] == ["json"]
-    assert chosen["task_acks_late"] is False
-    assert chosen["worker_disable_prefetch"] is True
-    assert chosen["result_backend"] is None
-    assert chosen["task_publish_retry"] is False
-
-
-def test_kombu_does_not_restore_messages() -> None:
-    assert importlib.import_module("overnight_worker.celery_app").Channel.do_restore is False
+def test_a_busy_worker_leaves_messages_in_the_queue_for_others(settings: Settings) -> None:
+    """A claim whose message waited in a worker behind a long run would expire."""
+    assert celery_settings(settings)["worker_disable_prefetch"] is True
 
 
 def test_a_worker_has_its_pools_queue_and_the_queue_of_the_sweeps(settings: Settings) -> None:
@@ -53,27 +40,9 @@ def test_a_worker_has_its_pools_queue_and_the_queue_of_the_sweeps(settings: Sett
     assert agent_queue("night") == "agents.night"
 
 
-def test_every_call_to_redis_has_a_timeout(settings: Settings) -> None:
-    options = celery_settings(settings)["broker_transport_options"]
-
-    assert isinstance(options, dict)
-    assert 0 < options["socket_timeout"] <= 5
-    assert 0 < options["socket_connect_timeout"] <= 5
-    assert options["global_keyprefix"] == settings.redis_key_prefix
-
-
 def test_a_missing_redis_url_is_named() -> None:
     with pytest.raises(NoBroker, match="OVERNIGHT_REDIS_URL"):
         celery_settings(load({}))
-
-
-def test_beat_schedules_every_sweep_once_on_the_queue_of_the_sweeps() -> None:
-    called = sorted(str(entry["task"]) for entry in BEAT_SCHEDULE.values())
-
-    assert called == sorted(f"upkeep.{name}" for name in SWEEPS)
-    for entry in BEAT_SCHEDULE.values():
-        assert entry["options"]["queue"] == MAINTENANCE_QUEUE
-        assert entry["options"]["expires"] > 0
 
 
 def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
@@ -81,12 +50,6 @@ def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
     soon = Scheduler(app, lazy=True).adjust(0.005)
 
     assert soon == 0.005
-
-
-def test_the_beat_schedule_uses_the_intervals_of_the_sweeps() -> None:
-    beats = {str(entry["task"]): entry["schedule"] for entry in BEAT_SCHEDULE.values()}
-
-    assert beats == {f"upkeep.{name}": sweep.interval(SETTINGS) for name, sweep in SWEEPS.items()}
 
 
 def test_a_worker_offers_the_capabilities_of_settings_and_handlers() -> None:

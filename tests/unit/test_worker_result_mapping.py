@@ -240,8 +240,14 @@ def test_a_stopped_run_ends_as_stopped_or_with_its_output(
     assert result_of(raised_by(ValueError(), reason), RUN, context) == after_error
 
 
-def test_a_type_without_handler_is_not_retried() -> None:
-    result = missing_handler_result(RUN, ("echo", "sleep"))
+def test_a_type_without_handler_is_tried_again_later() -> None:
+    assert missing_handler_result() == Deferred(60.0, "no_handler")
 
-    assert (result.error_class, result.retryable) == ("no_handler", False)
-    assert "echo, sleep" in result.message
+
+def test_a_wait_with_an_error_class_that_is_no_text_can_be_recorded() -> None:
+    class Throttled(RateLimited):
+        error_class = 429  # type: ignore[assignment]
+
+    result = result_of(raised_by(Throttled(30)), RUN, RunContext(RUN, deadline=0.0))
+
+    assert result == Deferred(30.0, "error")
