@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum, unique
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, TextIO, cast
 
@@ -35,12 +36,23 @@ class LogEvent(Enum):
         "dag_id tasks edges depth",
         "A graph was inserted with all its tasks and edges.",
     )
-    DISPATCH = (INFO, "queue_id agent", "A claimed task is about to be published to a pool.")
-    DISPATCH_SUCCESS = (INFO, "queue_id task_id", "The message for a claimed task was published.")
+    DISPATCH = (
+        INFO,
+        "queue_id agent",
+        "A task was claimed for `agent`: a pool, a worker that refills its slot, or a pull agent.",
+    )
+    DISPATCH_SUCCESS = (
+        INFO,
+        "queue_id task_id",
+        "The claimed task was handed over: published, started by its worker, or sent to the agent.",
+    )
     DISPATCH_FAILED = (
         WARN,
         "queue_id error attempt final",
-        "A claimed task could not be handed over; `final=true` if it will not be retried.",
+        (
+            "A claimed task was not run by its agent, which was busy, unreachable or lost;"
+            " `final=true` if the task has ended with that, otherwise it is dispatched again."
+        ),
     )
     AGENT_URL_IGNORED = (
         WARN,
@@ -257,12 +269,19 @@ class LogEvent(Enum):
 def emit(event: LogEvent, /, **fields: object) -> None:
     """Log an event; fields that are None are left out, undeclared fields follow the declared."""
     # Every task logs several events, so events below the log level must cost nothing.
-    if not _logger.isEnabledFor(event.level):
+    if not is_logged(event):
         return
     ordered = {name: fields[name] for name in event.fields if name in fields}
     level = logging.getLevelName(event.level).lower()
     line = _format.line(_LOGGER, level, {"event": event.log_name} | ordered | fields)
-    _logger.log(event.level, line, extra=_IS_LINE)
+    # Not `_logger.log`, which first searches the stack for the caller; no line shows it.
+    record = _logger.makeRecord(_LOGGER, event.level, __file__, 0, line, (), None, extra=_IS_LINE)
+    _logger.handle(record)
+
+
+def is_logged(event: LogEvent) -> bool:
+    """Whether the log level of this process lets an event through."""
+    return _logger.isEnabledFor(event.level)
 
 
 class Outage:
@@ -370,8 +389,14 @@ def _discard_unwritable_output() -> None:
 
 def utc_stamp() -> str:
     """Return this instant as RFC 3339 in UTC, to the millisecond."""
-    microseconds: str = _CLOCK(None, "", {})["timestamp"]
-    return f"{microseconds[:-3]}Z"
+    seconds, nanoseconds = divmod(time.time_ns(), 1_000_000_000)
+    return f"{_utc_second(seconds)}.{nanoseconds // 1_000_000:03d}Z"
+
+
+# Many lines are written in one second, and formatting a date takes longer than the rest of a line.
+@lru_cache(maxsize=2)
+def _utc_second(seconds: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 # Libraries that add their own log handlers, and libraries that log every request.
@@ -388,7 +413,6 @@ _LEVEL_NAMES: Final = {"warning": "WARN", "exception": "ERROR"}
 # S002 quotes an error even if it has no space; messages are quoted alike.
 _ALWAYS_QUOTED: Final = ("error", "msg")
 _LOGGER: Final = "overnight"
-_CLOCK: Final = structlog.processors.TimeStamper(fmt="%Y-%m-%dT%H:%M:%S.%f", utc=True)
 
 
 class _LineFormat:
@@ -505,7 +529,7 @@ A line is logfmt: the time (RFC 3339, UTC), the level, the event, and its fields
 
 ```
 2025-01-17T10:00:00.000Z INFO queue=task_added queue_id=task_01J8K depth=5 source=cli
-2025-01-17T10:00:01.250Z WARN queue=dispatch_failed queue_id=task_01J8K error="agent busy"
+2025-01-17T10:00:01.250Z WARN queue=dispatch_failed queue_id=task_01J8K error="busy" attempt=1/3
 ```
 
 `OVERNIGHT_LOG_FORMAT=json` writes the same keys as one JSON object a line, with `ts`, `level` and

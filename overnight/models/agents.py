@@ -224,10 +224,11 @@ class RunFailure(RunCost):
 class ReleaseRequest(RunCost):
     """A run or an unstarted claim that is handed back."""
 
-    reason: Literal["shutdown", "window_closed", "budget", "cancelled"] = Field(
+    reason: Literal["shutdown", "window_closed", "busy", "budget", "cancelled"] = Field(
         "shutdown",
-        description="shutdown and window_closed spend no attempt; budget waits for an approval;"
-        " cancelled ends a run whose cancel was requested.",
+        description="shutdown and window_closed spend no attempt; nor does busy, which puts the"
+        " task at the back of its owner's queue; budget waits for an approval; cancelled ends a"
+        " run whose cancel was requested.",
     )
 
 

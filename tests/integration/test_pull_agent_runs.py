@@ -116,6 +116,52 @@ def test_a_run_that_lost_its_claim_changes_nothing(agent: PullAgent, what: str) 
     assert agent.report(again, "complete", output=2).status_code == 200
 
 
+def test_the_task_of_a_busy_agent_goes_to_the_back_of_the_queue(agent: PullAgent) -> None:
+    [first] = agent.api_user.request("GET", TASKS).json()
+    agent.api_user.deployment.move_clock(timedelta(minutes=1))
+    second = agent.api_user.created(type="echo", title="second")
+    work = agent.work()
+
+    assert agent.report(work, "release", reason="busy").status_code == 200
+    assert agent.report(work, "release", reason="busy").status_code == 200
+
+    assert work["task_id"] == first["id"]
+    task = row(agent, work)
+    assert (task["state"], task["attempts"], task["error"]) == ("ready", 0, None)
+    assert agent.api_user.deployment.rows("SELECT seconds FROM usage_ledger") == []
+    assert agent.work()["task_id"] == second["id"]
+
+
+def test_a_busy_run_spends_nothing_however_often(agent: PullAgent) -> None:
+    agent.api_user.deployment.run("UPDATE tasks SET max_attempts = 1")
+
+    for _ in range(3):
+        work = agent.begin()
+        agent.report(work, "release", reason="busy")
+
+    task = row(agent, work)
+    assert (task["state"], task["attempts"], task["epoch"]) == ("ready", 0, 3)
+    outcomes = agent.api_user.deployment.rows("SELECT DISTINCT outcome, spent FROM attempts")
+    assert outcomes == [{"outcome": "busy", "spent": False}]
+
+
+def test_the_place_at_the_back_survives_an_edit(agent: PullAgent) -> None:
+    agent.api_user.deployment.move_clock(timedelta(minutes=1))
+    second = agent.api_user.created(type="echo", title="second")
+    work = agent.work()
+    agent.report(work, "release", reason="busy")
+
+    edited = agent.api_user.request(
+        "PATCH",
+        f"{TASKS}/{work['task_id']}",
+        json={"deadline_at": "2100-01-01T00:00:00Z"},
+        headers={"If-Match": "*"},
+    )
+
+    assert edited.status_code == 200, edited.text
+    assert agent.work()["task_id"] == second["id"]
+
+
 def test_a_late_result_is_stored_apart(agent: PullAgent) -> None:
     work = agent.begin()
     agent.api_user.deployment.move_clock(OVER)

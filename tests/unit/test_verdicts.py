@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from overnight_server.domain.claims import FailedRun
 from overnight_server.domain.lifecycle import MOVES, LifecycleEvent, State
 from overnight_server.domain.results import (
+    Busy,
     Deferred,
     Died,
     Expired,
@@ -207,6 +208,18 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
             LifecycleEvent.HAND_BACK, "interrupted", message="deploy", spent=False, billed=False
         ),
     ),
+    "busy agent on the last attempt": (
+        LAST_OF_THREE,
+        Busy(),
+        Verdict(
+            LifecycleEvent.HAND_BACK,
+            "busy",
+            message="the agent was busy",
+            spent=False,
+            billed=False,
+            to_back=True,
+        ),
+    ),
     "deferred": (
         FIRST_OF_THREE,
         Deferred(120.0),
@@ -267,6 +280,7 @@ RESULTS = st.one_of(
     st.builds(TimedOut, by_plan=st.booleans()),
     st.builds(StoppedByCancel),
     st.builds(Interrupted),
+    st.builds(Busy),
     st.builds(Deferred, wait_seconds=st.floats(min_value=0, max_value=3600)),
     st.builds(Expired),
     st.builds(Died),
@@ -321,7 +335,7 @@ def test_a_spent_attempt_is_retried_only_within_the_limit(
 def test_results_that_are_the_services_fault_are_never_billed(
     standing: TaskHistory, result: Result, chance: float
 ) -> None:
-    ours = isinstance(result, Lost | Interrupted | Expired)
+    ours = isinstance(result, Lost | Interrupted | Busy | Expired)
 
     assert judge(standing, result, chance).billed is not ours
 
@@ -330,7 +344,7 @@ def test_results_that_are_the_services_fault_are_never_billed(
 def test_only_outcomes_without_fault_of_the_task_spend_no_attempt(
     standing: TaskHistory, result: Result, chance: float
 ) -> None:
-    blameless = isinstance(result, Interrupted | Expired | Deferred)
+    blameless = isinstance(result, Interrupted | Busy | Expired | Deferred)
 
     assert judge(standing, result, chance).spent is not blameless
 

@@ -132,9 +132,6 @@ def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: 
 def _report(settled: Settled) -> bool:
     for ending in settled.won:
         _report_recorded(ending)
-    for ending in settled.stale:
-        outcome = type(ending.result).__name__.lower()
-        emit(LogEvent.STALE_RESULT, **_log_fields(ending), reason=outcome, worker=WORKER_ID)
     return bool(settled.won)
 
 

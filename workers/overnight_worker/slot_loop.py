@@ -28,6 +28,7 @@ from overnight_server.gate.claim import (
     claim_next_for_slot,
     prepare_idle_claim,
 )
+from overnight_server.gate.dispatch_log import log_taken
 from overnight_server.store.batched_statements import PackedBatch
 from overnight_server.store.db import DATABASE_ERRORS, ReservedConnection
 from overnight_server.telemetry import LogEvent, emit
@@ -104,6 +105,7 @@ class SlotLoop:
             return []
         if begun.runs:
             fault("refill.after_commit")
+            log_taken((run.claim.task_id for run in begun.runs), WORKER_ID)
             if begun.idle and len(begun.runs) > 1:
                 # Other slots are free. More tasks may be ready only if several runs were claimed;
                 # if one was claimed, no other task was ready.
@@ -177,4 +179,5 @@ class SlotLoop:
         if run is None:
             return []
         fault("refill.after_commit")
+        log_taken([run.claim.task_id], WORKER_ID)
         return [run]

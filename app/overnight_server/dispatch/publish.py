@@ -14,6 +14,11 @@ from overnight_server.dispatch import celery_message
 from overnight_server.dispatch.celery_settings import EXECUTE, agent_queue, celery_settings
 from overnight_server.domain.claims import Claim, Claimed
 from overnight_server.domain.ids import show_task
+from overnight_server.gate.dispatch_log import (
+    log_dispatch,
+    log_dispatch_failed,
+    log_dispatch_success,
+)
 from overnight_server.settings import Settings
 from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.idle_slot_listener import dismiss_idle_listeners, needs_idle_listener
@@ -54,8 +59,8 @@ class Publisher:
         """
         if not claims:
             return []
-        for claimed in claims:
-            emit(LogEvent.DISPATCH, queue_id=show_task(claimed.claim.task_id), agent=pool)
+        tasks = [claimed.claim.task_id for claimed in claims]
+        log_dispatch(tasks, pool)
         queue = agent_queue(pool)
         with self._redis.pipeline(transaction=False) as pipeline:
             messages = [_message(bundle, queue) for bundle in group_by_message(claims)]
@@ -66,9 +71,7 @@ class Publisher:
             except redis.RedisError as error:
                 _report_failure(claims, error)
                 return list(claims)
-        for claimed in claims:
-            task_id = show_task(claimed.claim.task_id)
-            emit(LogEvent.DISPATCH_SUCCESS, queue_id=task_id, task_id=task_id)
+        log_dispatch_success(tasks)
         return []
 
     def invite_idle_listener(self, pool: str) -> None:
@@ -148,9 +151,9 @@ def _display(bundle: Sequence[Claimed]) -> str:
 
 def _report_failure(claims: Sequence[Claimed], error: Exception) -> None:
     for claimed in claims:
-        emit(
-            LogEvent.DISPATCH_FAILED,
-            queue_id=show_task(claimed.claim.task_id),
-            error=str(error),
-            attempt=f"{claimed.attempt}/{claimed.max_attempts}",
+        log_dispatch_failed(
+            claimed.claim.task_id,
+            str(error),
+            attempt=claimed.attempt,
+            max_attempts=claimed.max_attempts,
         )

@@ -81,8 +81,13 @@ class Interrupted(RunEnd):
 
 
 @dataclass(frozen=True)
+class Busy(RunEnd):
+    """The agent was too busy to run the task, which goes to the back of its owner's queue."""
+
+
+@dataclass(frozen=True)
 class Deferred(RunEnd):
-    """The run could not start its work (busy agent, rate limit); no attempt is counted."""
+    """The run could not do its work yet (rate limit); no attempt is counted."""
 
     wait_seconds: float
     reason: str = "rate_limit"
@@ -117,6 +122,7 @@ Result = (
     | StoppedByBudget
     | WaitingForTasks
     | Interrupted
+    | Busy
     | Deferred
     | Expired
     | Died

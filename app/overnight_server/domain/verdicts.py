@@ -7,6 +7,7 @@ from typing import assert_never
 from overnight_server.domain.claims import FailedRun
 from overnight_server.domain.lifecycle import LifecycleEvent
 from overnight_server.domain.results import (
+    Busy,
     Deferred,
     Died,
     Expired,
@@ -25,7 +26,7 @@ from overnight_server.domain.retry import Escalation, RetryRules, delay_seconds
 CRASH = "crash"
 WORKER_LOST = "worker_lost"
 # Outcomes that say nothing about the task itself, so they never count towards poison.
-BLAMELESS = frozenset({WORKER_LOST, "interrupted", "expired", "deferred", "suspended"})
+BLAMELESS = frozenset({WORKER_LOST, "interrupted", "busy", "expired", "deferred", "suspended"})
 POISON_CRASHES = 2
 
 
@@ -46,7 +47,8 @@ class Verdict:
 
     `outcome` is stored on the attempt, `reason` on the task. `billed` False refunds the time;
     `spent` False does not count the attempt; `run_alone` keeps the task out of bundles from now on;
-    `escalation` is what the task's retry policy requires after repeated failures.
+    `to_back` puts it behind the tasks of equal priority that wait already; `escalation` is what the
+    task's retry policy requires after repeated failures.
     """
 
     event: LifecycleEvent
@@ -58,6 +60,7 @@ class Verdict:
     billed: bool = True
     poison: bool = False
     run_alone: bool = False
+    to_back: bool = False
     escalation: Escalation | None = None
 
 
@@ -89,7 +92,9 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
             )
         case StoppedByCancel():
             return Verdict(LifecycleEvent.CANCEL, "cancelled", "cancelled")
-        case StoppedByBudget() | WaitingForTasks() | Interrupted() | Expired() | Deferred():
+        case (
+            StoppedByBudget() | WaitingForTasks() | Interrupted() | Busy() | Expired() | Deferred()
+        ):
             return _not_counted(result)
         case Died(in_bundle=True) | Lost(in_bundle=True):
             # Which task crashed is unknown, so all are returned to the queue and run alone.
@@ -110,7 +115,7 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
 
 
 def _not_counted(
-    result: StoppedByBudget | WaitingForTasks | Interrupted | Expired | Deferred,
+    result: StoppedByBudget | WaitingForTasks | Interrupted | Busy | Expired | Deferred,
 ) -> Verdict:
     """Return the verdict on a run that ended through no fault of the task: no attempt counts."""
     match result:
@@ -124,6 +129,15 @@ def _not_counted(
         case Interrupted(reason):
             return Verdict(
                 LifecycleEvent.HAND_BACK, "interrupted", message=reason, spent=False, billed=False
+            )
+        case Busy():
+            return Verdict(
+                LifecycleEvent.HAND_BACK,
+                "busy",
+                message="the agent was busy",
+                spent=False,
+                billed=False,
+                to_back=True,
             )
         case Expired(reason):
             return Verdict(

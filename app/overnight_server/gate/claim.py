@@ -20,6 +20,7 @@ from overnight_server.domain.claims import Claim, Claimed, Run
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import LifecycleEvent, sources, target
 from overnight_server.fault_points import fault
+from overnight_server.gate.dispatch_log import log_dispatch, log_taken
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import (
@@ -287,7 +288,10 @@ def claim_for_agent(
         request = ClaimRequest([uuid4()], 1, holder=agent, user_id=serves)
         return _claim_first(tx, pool, capacity, claim_settings, request)
 
-    return db.atomically(work)
+    claimed = db.atomically(work)
+    if claimed is not None:
+        log_dispatch([claimed.claim.task_id], agent)
+    return claimed
 
 
 def claim_one(
@@ -322,7 +326,10 @@ def claim_one(
         request = ClaimRequest([uuid4()], 1, holder, user_id, task_id, skip_as=skip_as)
         return _claim_first(tx, DIRECT, capacity, claim_settings, request)
 
-    return db.atomically(work)
+    claimed = db.atomically(work)
+    if claimed is not None:
+        log_taken([claimed.claim.task_id], holder)
+    return claimed
 
 
 def _claim_first(

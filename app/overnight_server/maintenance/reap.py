@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId, show_task
-from overnight_server.domain.lifecycle import State
+from overnight_server.domain.lifecycle import LifecycleEvent, State
 from overnight_server.domain.results import (
     Died,
     Expired,
@@ -22,6 +22,7 @@ from overnight_server.domain.results import (
 )
 from overnight_server.domain.verdicts import TaskHistory, judge
 from overnight_server.fault_points import fault
+from overnight_server.gate.dispatch_log import NOT_STARTED, log_dispatch_failed
 from overnight_server.outcome.settle import Ending, record
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
@@ -177,6 +178,7 @@ def _ending(row: Mapping[str, Any], *, only_expired: bool) -> Ending:
         only_expired=only_expired,
         bundle=row["bundle"],
         attempts=row["attempts"],
+        max_attempts=row["max_attempts"],
         failures=standing.failures,
     )
 
@@ -198,8 +200,16 @@ def _result_of(row: Mapping[str, Any]) -> Result:
 
 
 def _report(ending: Ending) -> None:
+    if isinstance(ending.result, Expired | Lost):
+        log_dispatch_failed(
+            ending.claim.task_id,
+            NOT_STARTED if isinstance(ending.result, Expired) else str(ending.verdict.message),
+            attempt=ending.attempts + 1,
+            max_attempts=ending.max_attempts,
+            is_final=ending.verdict.event is LifecycleEvent.DEAD_LETTER,
+        )
     if isinstance(ending.result, Expired):
-        return  # logged as CLAIM_RELEASED
+        return  # also logged as CLAIM_RELEASED
     emit(
         LogEvent.TASK_REAPED,
         queue_id=show_task(ending.claim.task_id),

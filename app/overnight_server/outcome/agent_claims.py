@@ -1,6 +1,5 @@
 """Claims of pull agents, which name a claim by its token: read the claim, and settle it."""
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,8 +10,9 @@ from overnight.errors import NotStarted, StaleAttempt
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.lifecycle import State
-from overnight_server.domain.results import Result
-from overnight_server.outcome.settle import settle
+from overnight_server.domain.results import Busy, Result
+from overnight_server.gate.dispatch_log import AGENT_BUSY, log_dispatch_failed
+from overnight_server.outcome.settle import keep_stale_result, settle
 from overnight_server.store.db import Db
 from overnight_server.store.run_rows import run_of
 from overnight_server.store.statements import statement
@@ -57,8 +57,13 @@ def settle_claim(db: Db, held_claim: HeldClaim, result: Result) -> None:
 
     Raises StaleAttempt if the claim has ended meanwhile; the result is then only kept for people.
     """
-    if not settle(db, held_claim.run, result, agent=held_claim.agent):
+    run = held_claim.run
+    if not settle(db, run, result, agent=held_claim.agent):
         raise StaleAttempt
+    if isinstance(result, Busy):
+        log_dispatch_failed(
+            run.claim.task_id, AGENT_BUSY, attempt=run.attempt, max_attempts=run.max_attempts
+        )
     # A slot is free, and other tasks may have waited for this one.
     db.wake()
 
@@ -71,15 +76,11 @@ def has_ended(db: Db, task_id: TaskId, epoch: int, outcomes: Collection[str]) ->
 
 
 def keep_late_result(db: Db, task_id: TaskId, epoch: int, result: object) -> None:
-    """Store a result that arrived after its claim had ended; the task does not change.
-
-    The result is only in the table `stale_results`, where an operator can read it with SQL.
-    """
+    """Store and log a result that arrived after its claim had ended; the task does not change."""
     params = {"task_id": task_id, "epoch": epoch}
 
     def work(tx: Connection) -> None:
         agent = tx.execute(statement("outcome_of_claim"), params).one().agent
-        late = {"agent": agent, "outcome": "late", "result": json.dumps(result)}
-        tx.execute(statement("insert_stale_result"), {**params, **late})
+        keep_stale_result(tx, task_id, epoch, agent, outcome="late", reported=result)
 
     db.atomically(work)

@@ -72,7 +72,7 @@ class Ending:
     """One run with its result and the verdict on it.
 
     With `only_expired`, which reapers set, the verdict applies only if the lease has expired.
-    `attempts` and `failures` are those before this run.
+    `attempts` and `failures` are those before this run. `max_attempts` is only logged.
     """
 
     claim: Claim
@@ -83,6 +83,7 @@ class Ending:
     only_expired: bool = False
     bundle: UUID | None = None
     attempts: int = 0
+    max_attempts: int = 0
     failures: Sequence[FailedRun] = ()
 
 
@@ -209,9 +210,45 @@ def record(tx: Connection, endings: Sequence[Ending], *, keep_stale: bool = True
     _record_consequences(tx, settled.won, rows)
     if keep_stale:
         for ending in settled.stale:
-            _keep_stale(tx, ending)
+            row = _row(ending)
+            reported = {"output": row["output"], "error": row["message"]}
+            keep_stale_result(
+                tx,
+                ending.claim.task_id,
+                ending.claim.epoch,
+                ending.agent,
+                outcome=ending.verdict.outcome,
+                reported=reported,
+            )
     fault("settle.before_commit")
     return settled
+
+
+def keep_stale_result(
+    tx: Connection, task_id: TaskId, epoch: int, agent: str, *, outcome: str, reported: object
+) -> None:
+    """Store and log what a holder reported after its claim had ended; the task does not change.
+
+    The result is only in the table `stale_results`, where an operator can read it with SQL.
+    """
+    tx.execute(
+        statement("insert_stale_result"),
+        {
+            "task_id": task_id,
+            "epoch": epoch,
+            "agent": agent,
+            "outcome": outcome,
+            "result": json.dumps(reported),
+        },
+    )
+    log_after_commit(
+        tx,
+        LogEvent.STALE_RESULT,
+        queue_id=show_task(task_id),
+        epoch=epoch,
+        reason=outcome,
+        worker=agent,
+    )
 
 
 def _fence(claim: Claim) -> tuple[TaskId, int]:
@@ -377,6 +414,7 @@ def _ending_of(run: Run, result: Result, agent: str) -> Ending:
         result,
         verdict,
         attempts=run.attempts,
+        max_attempts=run.max_attempts,
         failures=run.failures,
     )
 
@@ -403,6 +441,7 @@ def _row(ending: Ending) -> dict[str, object]:
         "spent": verdict.spent,
         "billed": verdict.billed,
         "run_alone": verdict.run_alone,
+        "to_back": verdict.to_back or None,
         "escalation": verdict.escalation,
         "ran_seconds": result.ran_seconds,
         "output": returned.output if returned else None,
@@ -435,17 +474,3 @@ def _sources(ending: Ending) -> list[str]:
         # A claim that was started meanwhile is left to its worker, and to its lease.
         return [State.CLAIMED.value]
     return sources(ending.verdict.event)
-
-
-def _keep_stale(tx: Connection, ending: Ending) -> None:
-    row = _row(ending)
-    tx.execute(
-        statement("insert_stale_result"),
-        {
-            "task_id": ending.claim.task_id,
-            "epoch": ending.claim.epoch,
-            "agent": ending.agent,
-            "outcome": ending.verdict.outcome,
-            "result": json.dumps({"output": row["output"], "error": row["message"]}),
-        },
-    )

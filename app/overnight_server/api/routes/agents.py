@@ -28,6 +28,7 @@ from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
 from overnight_server.gate.claim import ClaimSettings, claim_for_agent
+from overnight_server.gate.dispatch_log import log_dispatch_failed, log_dispatch_success
 from overnight_server.insight.agents import get_agent, list_agents
 from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_claim
 from overnight_server.outcome.inputs import inputs_of
@@ -173,9 +174,12 @@ def _claim(deps: Dependencies, caller: Caller, seat: AgentPlace) -> bytes | None
             return None
         held_claim = read_claim(deps.gate_db, claimed.claim, seat.lease)
         try:
-            return _serialize(deps, seat, held_claim)
+            work = _serialize(deps, seat, held_claim)
         except (ValueError, RecursionError) as error:
             _fail_for_good(deps, held_claim, error)
+        else:
+            log_dispatch_success([claimed.claim.task_id])
+            return work
 
 
 def _serialize(deps: Dependencies, seat: AgentPlace, held_claim: HeldClaim) -> bytes:
@@ -217,6 +221,13 @@ def _fail_for_good(deps: Dependencies, held_claim: HeldClaim, error: Exception) 
     db = deps.db.acting_for(ClaimHolder(run.claim, run.user_id).served)
     if start(db, run.claim, holder=held_claim.agent, lease=held_claim.lease):
         settle_claim(db, held_claim, failure)
+        log_dispatch_failed(
+            run.claim.task_id,
+            message,
+            attempt=run.attempt,
+            max_attempts=run.max_attempts,
+            is_final=True,
+        )
 
 
 def _check_all_users_scope(caller: Caller) -> None:

@@ -48,6 +48,7 @@ from overnight_server.control.claim_tokens import (
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, show_artifact, show_task
 from overnight_server.domain.results import (
+    Busy,
     Deferred,
     Interrupted,
     Raised,
@@ -87,7 +88,7 @@ class Spending(TypedDict):
 REPEATED_OUTCOMES: dict[type[RunCost], frozenset[str]] = {
     TaskResult: frozenset({"completed"}),
     RunFailure: frozenset({"failed", "deferred"}),
-    ReleaseRequest: frozenset({"interrupted", "suspended"}),
+    ReleaseRequest: frozenset({"interrupted", "busy", "suspended"}),
     SuspendRequest: frozenset({"suspended"}),
 }
 
@@ -109,6 +110,11 @@ class RunRequest:
     def default_lease(self) -> timedelta:
         """The lease of runs whose agent has not set one."""
         return timedelta(seconds=self.deps.settings.lease_seconds)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the token's claim."""
+        return self.claim.epoch if isinstance(self.claim, EndedClaim) else self.claim.claim.epoch
 
     def holder(self) -> ClaimHolder:
         """Return the claim; raise StaleAttempt if it has ended."""
@@ -240,6 +246,8 @@ def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
                 return StoppedByCancel(**_spending(request))
             case "budget":
                 return StoppedByBudget(**_spending(request))
+            case "busy":
+                return Busy(**_spending(request))
             case reason:
                 return Interrupted(reason, **_spending(request))
 
@@ -333,19 +341,16 @@ def _end(
     If the claim has ended already: accept the report if it repeats that end, else store it as a
     stale result and raise StaleAttempt.
     """
+    read = agent_claims.read_started_claim if needs_start else agent_claims.read_claim
     try:
-        claim = run.holder().claim
-    except EndedClaim as ended:
-        if not agent_claims.has_ended(
-            run.db, run.task_id, ended.epoch, REPEATED_OUTCOMES[type(report)]
-        ):
-            agent_claims.keep_late_result(
-                run.db, run.task_id, ended.epoch, report.model_dump(mode="json")
-            )
+        held_claim = read(run.db, run.holder().claim, run.default_lease)
+    except StaleAttempt:
+        outcomes = REPEATED_OUTCOMES[type(report)]
+        if not agent_claims.has_ended(run.db, run.task_id, run.epoch, outcomes):
+            reported = report.model_dump(mode="json")
+            agent_claims.keep_late_result(run.db, run.task_id, run.epoch, reported)
             raise StaleAttempt from None
         return Ok()
-    read = agent_claims.read_started_claim if needs_start else agent_claims.read_claim
-    held_claim = read(run.db, claim, run.default_lease)
     agent_claims.settle_claim(run.db, held_claim, result(held_claim.run))
     return Ok()
 

@@ -102,7 +102,7 @@ UPDATE tasks
        error = NULL,
        -- A passed deadline would end the task again.
        deadline_at = CASE WHEN deadline_at > clock() THEN deadline_at END,
-       sort_key = sort_key(priority, priority_boost_per_minute, created_at, dependency_boost,
+       sort_key = sort_key(priority, priority_boost_per_minute, coalesce(requeued_at, created_at), dependency_boost,
                            CASE WHEN deadline_at > clock() THEN deadline_at END, clock()),
        max_attempts = CASE WHEN state = 'dead_lettered' THEN attempts + :budget
                            WHEN id = CAST(:task_id AS uuid) THEN greatest(max_attempts, attempts + :budget)
@@ -250,8 +250,8 @@ UPDATE tasks
        spec = coalesce(CAST(:spec AS jsonb), spec),
        timeout_seconds = CASE WHEN :with_timeout THEN CAST(:timeout_seconds AS int) ELSE timeout_seconds END,
        deadline_at = CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END,
-       sort_key = sort_key(coalesce(CAST(:priority AS smallint), priority), priority_boost_per_minute, created_at,
-                           dependency_boost,
+       sort_key = sort_key(coalesce(CAST(:priority AS smallint), priority), priority_boost_per_minute,
+                           coalesce(requeued_at, created_at), dependency_boost,
                            CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END, clock())
  WHERE id = :task_id
    AND user_id = :user_id

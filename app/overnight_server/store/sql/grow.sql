@@ -95,7 +95,7 @@ SELECT id, dependency_boost FROM tasks WHERE dag_id = :dag_id ORDER BY id;
 -- Write new boosts, and the order that follows from them, for tasks that do not run yet.
 UPDATE tasks t
    SET dependency_boost = w.boost,
-       sort_key = sort_key(t.priority, t.priority_boost_per_minute, t.created_at, w.boost, t.deadline_at, clock())
+       sort_key = sort_key(t.priority, t.priority_boost_per_minute, coalesce(t.requeued_at, t.created_at), w.boost, t.deadline_at, clock())
   FROM jsonb_to_recordset(CAST(:weights AS jsonb)) AS w(id uuid, boost float8)
  WHERE t.id = w.id
    AND t.state IN ('created', 'pending', 'ready', 'retrying');

@@ -6,7 +6,7 @@ WITH verdict AS MATERIALIZED (
     SELECT * FROM jsonb_to_recordset(CAST(:verdicts AS jsonb)) AS v(
         task_id uuid, epoch int, token uuid, sources text[], target text, is_final boolean, only_expired boolean,
         outcome text, reason text, message text, detail text, wait_seconds float8, spent boolean, billed boolean,
-        run_alone boolean, ran_seconds float8, escalation text,
+        run_alone boolean, to_back boolean, ran_seconds float8, escalation text,
         output jsonb, summary text, files_changed jsonb, cost_usd numeric, tokens jsonb, waits boolean)
 ), held AS MATERIALIZED (
     -- `goal` is the state to write: a task whose owner requested a stop is cancelled instead of retried; a task
@@ -53,7 +53,12 @@ WITH verdict AS MATERIALIZED (
            awaits_budget = CASE WHEN h.goal = 'pending' THEN h.budget END,
            -- An escalated task moves forward in its queue by as much.
            priority = t.priority - h.boost,
-           sort_key = t.sort_key - h.boost,
+           -- A task whose agent was busy is ordered as if it were new.
+           requeued_at = CASE WHEN h.to_back THEN clock() ELSE t.requeued_at END,
+           sort_key = CASE WHEN h.to_back
+                           THEN sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost,
+                                         t.deadline_at, clock())
+                           ELSE t.sort_key - h.boost END,
            tokens_used = h.tokens
       FROM held h
      WHERE t.id = h.task_id

@@ -137,7 +137,7 @@ UPDATE tasks t
    SET sort_key = now.key
   FROM tasks o
  CROSS JOIN LATERAL (
-    SELECT sort_key(o.priority, o.priority_boost_per_minute, o.created_at, o.dependency_boost,
+    SELECT sort_key(o.priority, o.priority_boost_per_minute, coalesce(o.requeued_at, o.created_at), o.dependency_boost,
                     o.deadline_at, clock()) AS key) now
  WHERE o.id = ANY (CAST(:tasks AS uuid[]))
    AND t.id = o.id

@@ -93,6 +93,7 @@ RETURN coalesce(hash_array_extended(keys, 0), 0);
 --   locks, lock_paths keys it must hold while it is active, never an empty array; the ranges of those that are paths
 --   start_at          it may not start before; NULL: at any time
 --   awaits_start      it waits for nothing but start_at
+--   requeued_at       when a busy agent put it at the back of the queue; its age counts from then on
 --   awaits_budget     which budget is used up and must be raised before it continues
 --   epoch             the number of its claims; with token the fence: a holder that lost the claim matches no row
 --   heartbeat_at      the latest heartbeat of any run; earlier than started_at if the current run has sent none
@@ -134,6 +135,7 @@ CREATE TABLE tasks (
     deadline_at TIMESTAMP WITH TIME ZONE,
     start_at TIMESTAMP WITH TIME ZONE,
     awaits_start BOOLEAN DEFAULT false NOT NULL,
+    requeued_at TIMESTAMP WITH TIME ZONE,
     required_capabilities TEXT[] DEFAULT '{}' NOT NULL,
     locks TEXT[],
     lock_paths textmultirange,
