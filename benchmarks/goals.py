@@ -93,11 +93,19 @@ GOALS: Sequence[Goal] = (
         2.5,
         "less",
     ),
+    # The marks were set as 600 and 800 creates and 1,500 reads a second, on a machine on which one
+    # submit took 0.92 ms. A ratio means the same on a slower one.
     *(
-        Goal(f"{text} a second, eight callers", "api", f"{what}, requests/s", floor, best)
+        Goal(
+            f"{text} of eight callers against submits in turn",
+            "api",
+            f"{what} / submits in turn, rate",
+            floor,
+            best,
+        )
         for text, what, floor, best in (
-            ("creates", "POST /api/v1/tasks", 600, 800),
-            ("reads of a task", "GET /api/v1/tasks/ID", None, 1_500),
+            ("creates", "POST /api/v1/tasks", 0.55, 0.74),
+            ("reads", "GET /api/v1/tasks/ID", None, 1.38),
         )
     ),
     *(

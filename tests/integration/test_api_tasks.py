@@ -1,9 +1,11 @@
 """Creating, reading, listing and cancelling tasks over HTTP."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from fastapi import FastAPI
+from sqlalchemy import event
 
 from overnight import errors
 from overnight_server.domain.results import Returned
@@ -31,6 +33,18 @@ def test_the_response_to_a_create_is_the_whole_task(api_user: ApiUser) -> None:
     assert (task["priority"], task["priority_score"]) == (3, 50)
     assert task["payload"] == {"hello": "world"}
     assert task["tags"] == ["a"]
+
+
+def test_a_create_of_a_known_key_takes_one_connection_once(api_user: ApiUser) -> None:
+    api_user.created()
+    checkouts: list[object] = []
+    engine = cast("FastAPI", api_user.http.app).state.dependencies.db.engine
+    event.listen(engine, "checkout", lambda *connection: checkouts.append(connection))
+
+    task = api_user.created(title="another")
+
+    assert task["title"] == "another"
+    assert len(checkouts) == 1
 
 
 def test_absent_fields_get_their_defaults(api_user: ApiUser) -> None:

@@ -20,11 +20,16 @@ from overnight_server.store.statements import statement
 
 def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskResponse:
     """Return one of the user's tasks; raise TaskNotFound if the user has no such task."""
-    params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
-    rows = db.run_batch(StatementCall("view_task", params))
+    rows = db.run_batch(view_task(user_id, task_id))
     if not rows:
         raise TaskNotFound
-    return _task(rows[0])
+    return task_response(rows[0])
+
+
+def view_task(user_id: UserId, task_id: TaskId) -> StatementCall:
+    """Return the statement that selects one task for `task_response`."""
+    params = {"user_id": user_id, "task_id": task_id, "max_position": MAX_POSITION}
+    return StatementCall("view_task", params)
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def list_tasks(
         "max_position": MAX_POSITION,
     }
     rows = db.run_batch(StatementCall("view_tasks", params))
-    return [_task(row) for row in rows]
+    return [task_response(row) for row in rows]
 
 
 def owner_of(db: Db, task_id: TaskId) -> UserId:
@@ -99,7 +104,8 @@ def recent_tasks(db: Db, *, limit: int) -> list[TaskId]:
     return [TaskId(task_id) for task_id in task_ids]
 
 
-def _task(row: ResultRow) -> TaskResponse:
+def task_response(row: ResultRow) -> TaskResponse:
+    """Return the task that a row of `view_task` or `view_tasks` describes."""
     task_id = show_task(row.id)
     state = State(row.state)
     position = position_of(row.ahead, row.max_position)

@@ -32,6 +32,7 @@ from overnight_server.intake.task_rows import as_json, insert_params, task_row
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit, wake_after_commit
 from overnight_server.store.batched_statements import (
+    ResultRow,
     StatementCall,
     execute_and_commit,
     execute_batch,
@@ -40,18 +41,23 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent, emit
 
+#: Returns the statement that selects one task of a user, with the column `depth`.
+ReadTask = Callable[[UserId, TaskId], StatementCall]
+
 
 @dataclass(frozen=True)
 class Submitted:
     """A submitted task; `created` False means that an earlier request under its key created it.
 
     `depth` is how many tasks then waited in the whole deployment; None for an earlier request.
+    `row` is what the caller asked to be read with the insert; None if that took a trip of its own.
     """
 
     task_id: TaskId
     dag_id: DagId
     created: bool
     depth: int | None = None
+    row: ResultRow | None = None
 
 
 @dataclass(frozen=True)
@@ -67,9 +73,15 @@ class SubmittedDag:
     depth: int | None = None
 
 
-def submit(db: Db, user_id: UserId, task: NewTask, caps: Caps) -> Submitted:
-    """Submit one task; the same idempotency key again returns the first task."""
-    [submitted] = submit_graph(db, user_id, [task], caps)
+def submit(
+    db: Db, user_id: UserId, task: NewTask, caps: Caps, *, read: ReadTask | None = None
+) -> Submitted:
+    """Submit one task; the same idempotency key again returns the first task.
+
+    If the task is inserted in one round trip, `read` names a statement that selects it in the same
+    trip; its row is in the result.
+    """
+    [submitted] = _submit(db, user_id, NewGraph([task]), caps, read)
     return submitted
 
 
@@ -84,10 +96,15 @@ def submit_graph(
     budget_usd: float | None = None,
 ) -> list[Submitted]:
     """Submit tasks, all or none; without edges, title and budget each is a graph of its own."""
-    graph = NewGraph(tasks, edges, title, budget_usd)
+    return _submit(db, user_id, NewGraph(tasks, edges, title, budget_usd), caps)
+
+
+def _submit(
+    db: Db, user_id: UserId, graph: NewGraph, caps: Caps, read: ReadTask | None = None
+) -> list[Submitted]:
     with logging_refusals():
         check_graph(graph)
-        submitted = _submit_in_one_trip(db, user_id, graph, caps) if graph.is_plain else None
+        submitted = _submit_in_one_trip(db, user_id, graph, caps, read) if graph.is_plain else None
         if submitted is None:
             submitted = db.atomically(
                 lambda tx: insert_graph(tx, user_id, graph, caps, and_commit=True)
@@ -219,9 +236,12 @@ def _report_added(tx: Connection, graph: NewGraph, added: Sequence[Submitted]) -
 
 
 def _submit_in_one_trip(
-    db: Db, user_id: UserId, graph: NewGraph, caps: Caps
+    db: Db, user_id: UserId, graph: NewGraph, caps: Caps, read: ReadTask | None
 ) -> list[Submitted] | None:
-    """Insert plain tasks in one round trip; None if a cap or a key needs a closer check."""
+    """Insert plain tasks in one round trip; None if a cap or a key needs a closer check.
+
+    `read` is for a single task. Its statement returns no row if the task was not inserted.
+    """
     ids = [new_task_id() for _ in graph.tasks]
     rows = [
         task_row(task, task_id, lone_dag_id(task_id), caps, unmet=0, weight=0.0)
@@ -238,15 +258,21 @@ def _submit_in_one_trip(
     }
     fault("intake.before_commit")
     inserted = db.run_batch(
-        lanes.lock_call([user_id]), StatementCall("insert_tasks_if_within_limits", params)
+        lanes.lock_call([user_id]),
+        StatementCall("insert_tasks_if_within_limits", params),
+        *([] if read is None else [read(user_id, ids[0])]),
     )
     if not inserted:
         return None
-    depth = inserted[0].depth + len(rows)
+    depth = int(inserted[0].depth) + len(rows)
+    row = None if read is None else inserted[0]
     for task, task_id in zip(graph.tasks, ids, strict=True):
         emit(LogEvent.TASK_ADDED, queue_id=show_task(task_id), depth=depth, source=task.source)
     db.wake()
-    return [Submitted(task_id, lone_dag_id(task_id), created=True, depth=depth) for task_id in ids]
+    return [
+        Submitted(task_id, lone_dag_id(task_id), created=True, depth=depth, row=row)
+        for task_id in ids
+    ]
 
 
 def _find_by_keys(

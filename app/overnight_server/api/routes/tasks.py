@@ -40,7 +40,13 @@ from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue_status import queue_status
-from overnight_server.insight.tasks import TaskCriteria, get_task, list_tasks
+from overnight_server.insight.tasks import (
+    TaskCriteria,
+    get_task,
+    list_tasks,
+    task_response,
+    view_task,
+)
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.join_graph import join_graph
 from overnight_server.intake.submit import submit
@@ -116,14 +122,17 @@ def create_task(
     caps = Caps.of(deps.settings)
     depends_on = parse_task_ids("depends_on", body.depends_on)
     if body.workflow_id is None and not depends_on:
-        submitted = submit(deps.db, caller.user_id, task, caps)
+        submitted = submit(deps.db, caller.user_id, task, caps, read=view_task)
     else:
         dag_id = None if body.workflow_id is None else parse_dag_param(body.workflow_id)
         submitted = join_graph(deps.db, caller.user_id, dag_id, task, caps, depends_on=depends_on)
     if not submitted.created:
         response.status_code = 200
     response.headers["Location"] = f"{router.prefix}/{show_task(submitted.task_id)}"
-    created = get_task(deps.db, caller.user_id, submitted.task_id)
+    if submitted.row is None:
+        created = get_task(deps.db, caller.user_id, submitted.task_id)
+    else:
+        created = task_response(submitted.row)
     add_etag(response, created)
     return created.model_copy(update={"warnings": deps.known_types.warnings(created.type)})
 

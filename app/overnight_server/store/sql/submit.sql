@@ -45,8 +45,8 @@ SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.proje
 
 -- name: insert_tasks_if_within_limits
 -- The same for a submit that is far below every limit and uses no idempotency key again; returns the depth
--- of the queue. If it returns no row, nothing was inserted, and the caller checks which limit applies. The
--- lane is locked. `inserted` is the same as insert_tasks (tests compare them).
+-- of the queue, and stores it for a view_task of the same transaction. If it returns no row, nothing was
+-- inserted, and the caller checks which limit applies. The lane is locked. `inserted` is the same as insert_tasks (tests compare them).
 WITH within_limits AS MATERIALIZED (
     SELECT total.depth
       FROM lanes l
@@ -83,7 +83,7 @@ WITH within_limits AS MATERIALIZED (
                context_refs jsonb)
      WHERE EXISTS (SELECT 1 FROM within_limits)
 )
-SELECT depth FROM within_limits;
+SELECT depth, set_config('overnight.depth', CAST(depth AS text), true) FROM within_limits;
 
 -- name: insert_edges
 -- An edge between tasks that a fork copied as completed is satisfied already.

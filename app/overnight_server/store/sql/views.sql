@@ -1,6 +1,6 @@
 -- name: view_task
--- One task as its owner sees it.
-SELECT t.*, CAST(:max_position AS int) AS max_position,
+-- One task as its owner sees it. After a submit in the same transaction `depth` is that of the queue before it.
+SELECT t.*, nullif(current_setting('overnight.depth', true), '') AS depth, CAST(:max_position AS int) AS max_position,
        wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
