@@ -9,7 +9,8 @@ OvernightError                 base of all errors
 │   │   └── InvalidGraph       the tasks do not form a graph: a cycle or an unknown name
 │   ├── Unauthenticated        the API key is missing, wrong, expired or revoked
 │   ├── Forbidden              the API key lacks a scope
-│   ├── TooManyRequests        the key's request rate is exceeded; `retry_after` says how long
+│   ├── TooManyRequests        the user's request rate is exceeded; `retry_after` says how long
+│   ├── RequestTimedOut        the body of the request did not arrive in time
 │   ├── PreconditionRequired   an edit without the header If-Match
 │   ├── PreconditionFailed     the task has changed since it was read
 │   ├── TaskNotFound           the user has no such task
@@ -46,7 +47,8 @@ OvernightError                 base of all errors
 │   ├── NotStarted             the claim must be started first
 │   ├── TaskStopping           a stop of the task has been requested
 │   ├── StaleAttempt           the attempt no longer holds its task
-│   └── Unavailable            the service cannot reach its database
+│   ├── Overloaded             the service is too busy, or stops; `retry_after` says how long
+│   └── Unavailable            the service cannot use its database
 ├── Unreachable                the service did not respond
 ├── NotUnderstood              the response is not one of an Overnight service
 ├── NotConfigured              no address or no API key to call with
@@ -171,16 +173,28 @@ class Forbidden(Refused):
 
 
 class TooManyRequests(Refused):
-    """The key's request rate is exceeded; `headers` reports the limit to the caller."""
+    """The user's requests exceed a limit; `headers` reports the rate limit to the caller."""
 
     code = "TOO_MANY_REQUESTS"
     status = 429
 
-    def __init__(self, retry_after: int, headers: Mapping[str, str]) -> None:
-        super().__init__(
-            f"too many requests; try again in {retry_after} s", retry_after=retry_after
-        )
+    def __init__(
+        self, retry_after: int, headers: Mapping[str, str], why: str = "too many requests"
+    ) -> None:
+        super().__init__(f"{why}; try again in {retry_after} s", retry_after=retry_after)
         self.headers = headers
+
+
+class RequestTimedOut(Refused):
+    """The body of the request did not arrive in time."""
+
+    code = "REQUEST_TIMED_OUT"
+    status = 408
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(
+            f"the body of the request did not arrive within {seconds:g} s; nothing was changed"
+        )
 
 
 class PreconditionRequired(Refused):
@@ -586,8 +600,18 @@ class StaleAttempt(Refused):
         super().__init__("this attempt no longer holds the task")
 
 
+class Overloaded(Refused):
+    """The service is too busy for this request, or it stops; the same request may succeed later."""
+
+    code = "OVERLOADED"
+    status = 503
+
+    def __init__(self, why: str, retry_after: float = 2) -> None:
+        super().__init__(f"{why}; try again in {retry_after:g} s", retry_after=retry_after)
+
+
 class Unavailable(Refused):
-    """The service runs, but it cannot reach its database."""
+    """The service runs, but its database cannot be reached or refuses for the moment."""
 
     code = "DATABASE_UNAVAILABLE"
     status = 503

@@ -200,7 +200,7 @@ def test_an_unknown_path_gets_a_problem_response(
 
 def test_openapi_lists_every_route(api_user: ApiUser) -> None:
     """The routes are listed in docs/reference/http.md, which another test checks."""
-    described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
+    described = api_user.openapi()["paths"]
     served = {route.path for module in ROUTES for route in module.router.routes}
 
     assert len(served) > 50

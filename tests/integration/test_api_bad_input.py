@@ -32,6 +32,8 @@ UNREADABLE: list[tuple[str | bytes, int, str]] = [
     (b"\x00\x01\x02", 400, "body"),
     ('{"title": "a", "payload": {"a": ' + "9" * 5000 + "}}", 400, "body"),
     ("[" * 100_000, 400, "body"),
+    (nested(500), 400, "body"),
+    ("[" + "0," * 450_000 + "0]", 400, "body"),
 ]
 BAD_FIELDS: list[tuple[str, str]] = [
     ("{}", "title"),
@@ -76,7 +78,7 @@ BAD_FIELDS: list[tuple[str, str]] = [
     (titled(payload={"a": -(10**100)}), "payload"),
     (titled(payload={"a": "x" * MAX_BYTES}), "payload"),
     (nested(33), "payload"),
-    (nested(500), "payload"),
+    (nested(90), "payload"),
     (titled(spec={"env": "\x00"}), "spec"),
     (titled(prompt="\x00"), "prompt"),
     (titled(prompt="a", spec={"prompt": "b"}), "body"),

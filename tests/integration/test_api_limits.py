@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from overnight_server.api.main import create_app
+from overnight_server.control.keys import issue
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
 from tests.support import logins
@@ -46,8 +47,26 @@ def test_a_caller_above_the_rate_limit_gets_retry_after(
     assert refused.headers["content-type"] == "application/problem+json"
     assert refused.json()["code"] == "TOO_MANY_REQUESTS"
     assert 1 <= int(refused.headers["retry-after"]) <= 100
-    # Every key has a bucket of its own.
+    # Every user has a bucket of their own.
     assert other.status_code == 200
+
+
+def test_all_keys_of_a_user_share_one_rate_limit(
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
+) -> None:
+    slow = {
+        "OVERNIGHT_REDIS_URL": redis.url,
+        "OVERNIGHT_REDIS_KEY_PREFIX": _prefix(),
+        "OVERNIGHT_RATE_LIMIT_PER_SECOND": "0.01",
+        "OVERNIGHT_RATE_LIMIT_BURST": "3",
+    }
+    with serve_api(deployment, database_url, **slow) as api_user:
+        keys = [issue(deployment.app, api_user.user, name=f"key {n}") for n in range(4)]
+        statuses = [
+            api_user.http.get(TASKS, headers={"X-API-Key": key}).status_code for key in keys
+        ]
+
+    assert statuses == [200, 200, 200, 429]
 
 
 def test_an_invalid_key_is_not_counted(
@@ -138,7 +157,7 @@ def test_a_page_has_at_most_a_hundred(api_user: ApiUser, limit: int, status: int
 
 def test_every_list_has_a_limit(api_user: ApiUser) -> None:
     """Every `limit` that the API describes has a largest value, those of later routes too."""
-    described = api_user.http.get("/api/v1/openapi.json").json()
+    described = api_user.openapi()
     loose = [
         f"{method} {path}"
         for path, methods in described["paths"].items()
@@ -215,7 +234,15 @@ def test_no_auth_authenticates_the_configured_user(
         ({}, 200),
         ({"Host": "localhost:8000"}, 200),
         ({"Host": "[::1]:8000"}, 200),
-        ({"Origin": "http://localhost:3000"}, 200),
+        ({"Origin": "http://127.0.0.1:8000"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Sec-Fetch-Site": "none"}, 200),
+        # A page of another program on this machine.
+        ({"Origin": "http://127.0.0.1:3000"}, 401),
+        ({"Origin": "http://localhost:8000"}, 401),
+        ({"Origin": "https://127.0.0.1:8000"}, 401),
+        ({"Sec-Fetch-Site": "same-site"}, 401),
+        ({"Sec-Fetch-Site": "cross-site"}, 401),
         # A page elsewhere that had its own name answered with this machine's address.
         ({"Host": "evil.example"}, 401),
         ({"Host": "127.0.0.1.evil.example"}, 401),

@@ -81,7 +81,7 @@ def test_a_misspelled_filter_is_refused(api_user: ApiUser) -> None:
 
 
 def test_an_unknown_query_parameter_is_refused(api_user: ApiUser) -> None:
-    described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
+    described = api_user.openapi()["paths"]
     # Runs are opened by the token of a claim, what admins do is not there, and anybody may look
     # whether the service lives.
     asked = [

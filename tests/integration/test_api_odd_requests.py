@@ -29,7 +29,7 @@ def test_a_nul_in_a_path_gets_404_on_every_route(api_user: ApiUser) -> None:
 
 
 def test_a_nul_in_a_query_is_refused_with_its_parameter(api_user: ApiUser) -> None:
-    described = api_user.http.get("/api/v1/openapi.json").json()["paths"]
+    described = api_user.openapi()["paths"]
     asked = [
         (path, parameter["name"])
         for path, methods in described.items()

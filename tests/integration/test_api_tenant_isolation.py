@@ -1,5 +1,6 @@
 """Every operation in the OpenAPI document: who may call it, and on whose objects."""
 
+import json
 from collections.abc import Callable, Iterator
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ from overnight_server.domain.ids import (
 )
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
+from overnight_server.local.redis import EmbeddedRedis
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.operations import Operation, operations
@@ -33,6 +35,10 @@ from tests.support.pull_agent import register_agent
 def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
     with serve_api(deployment, database_url) as api_user:
         yield api_user
+
+
+# What a key that may list keys can call.
+NEED_NO_OTHER_SCOPE = {"GET /api/v1/keys", "GET /api/v1/openapi.json"}
 
 
 def _dag(api_user: ApiUser) -> str:
@@ -169,7 +175,7 @@ def test_a_key_without_the_scope_is_refused_everywhere(api_user: ApiUser) -> Non
     lister = api_user.new_user(scopes=("keys:read",))
 
     for operation in operations(api_user):
-        if operation.is_public or str(operation) == "GET /api/v1/keys":
+        if operation.is_public or str(operation) in NEED_NO_OTHER_SCOPE:
             continue
         answer = operation.call(lister)
 
@@ -188,6 +194,56 @@ def test_admin_operations_respond_404_to_others(api_user: ApiUser) -> None:
     for operation in for_admins:
         for caller in (api_user, limited):
             assert _plain(operation.call(caller)) == _plain(nowhere), str(operation)
+
+
+def test_no_method_or_query_tells_that_an_admin_route_exists(
+    deployment: Deployment, database_url: str, redis: EmbeddedRedis
+) -> None:
+    counted = {"OVERNIGHT_REDIS_URL": redis.url, "OVERNIGHT_REDIS_KEY_PREFIX": f"{uuid4().hex}:"}
+    with serve_api(deployment, database_url, **counted) as api_user:
+        paths = {
+            operation.path.format(**dict.fromkeys(operation.ids, "1")) + query
+            for operation in operations(api_user)
+            if operation.is_for_admins
+            for query in ("", "?unknown=1")
+        }
+        for method in ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"):
+            for caller in (api_user, None):
+                nowhere = _without_counts(_call(api_user, caller, method, "/api/v1/nowhere"))
+                telling = [
+                    path
+                    for path in sorted(paths)
+                    if _without_counts(_call(api_user, caller, method, path)) != nowhere
+                ]
+                assert telling == [], f"{method}: {nowhere}"
+                assert nowhere[0] == (401 if caller is None else 404)
+
+
+def _call(api_user: ApiUser, caller: ApiUser | None, method: str, path: str) -> Response:
+    """Send a request with the key of a caller, or without one."""
+    if caller is None:
+        return api_user.http.request(method, path)
+    return caller.request(method, path)
+
+
+def _without_counts(answer: Response) -> tuple[int, bytes, dict[str, str]]:
+    """Return a response without the number of requests left, which each request changes."""
+    status, content, headers = _plain(answer)
+    return status, content, headers | ({"ratelimit": ""} if "ratelimit" in headers else {})
+
+
+def test_only_admins_see_admin_routes_in_the_description(api_user: ApiUser) -> None:
+    admin = api_user.new_user(is_admin=True)
+    path = "/api/v1/openapi.json"
+    whole, seen = (caller.request("GET", path).json() for caller in (admin, api_user))
+
+    assert api_user.http.get(path).status_code == 401
+    assert whole == json.loads(json.dumps(api_user.openapi()))
+    assert seen["paths"] == {
+        name: methods for name, methods in whole["paths"].items() if "/admin/" not in name
+    }
+    assert "Worker" not in seen["components"]["schemas"]
+    assert set(seen["components"]["schemas"]) < set(whole["components"]["schemas"])
 
 
 def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None:

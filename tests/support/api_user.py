@@ -4,10 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from httpx2 import Response
 
@@ -58,6 +59,11 @@ class ApiUser:
         assert response.status_code == 201, response.text
         task: dict[str, Any] = response.json()
         return task
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the whole OpenAPI document, with the routes for admins."""
+        document: dict[str, Any] = cast("FastAPI", self.http.app).openapi()
+        return document
 
     def row_id(self, task_id: str) -> UUID:
         """Return the database id of a task from its id in the API."""

@@ -15,7 +15,7 @@ SEED = 20_260
 # The probability that a path parameter is an existing id; otherwise it is a random text.
 EXISTING_IDS = 0.7
 # The statuses that a request which violates the document may get.
-REFUSALS = [400, 401, 403, 404, 405, 406, 409, 412, 413, 415, 422, 428, 429]
+REFUSALS = [400, 401, 403, 404, 405, 406, 408, 409, 412, 413, 415, 422, 428, 429]
 # Errors that a request which matches the document may get, because JSON Schema cannot express the
 # rule. Each is a code, or a code and the wrong field.
 ALLOWED_ERRORS = {
@@ -103,7 +103,9 @@ def conform(
 ) -> ConformanceReport:
     """Send valid and invalid requests; return every response that violates the document."""
     config = schemathesis.Config.from_dict(_config(served, seeded_data, phases, examples))
-    schema = schemathesis.openapi.from_url(f"{served.url}{API}/openapi.json", config=config)
+    schema = schemathesis.openapi.from_url(
+        f"{served.url}{API}/openapi.json", config=config, headers={"X-API-Key": served.key}
+    )
     report = ConformanceReport()
     for event in from_schema(schema).execute():
         match event:

@@ -46,7 +46,7 @@ class Operation:
 
 def operations(api_user: ApiUser) -> list[Operation]:
     """Return every operation of the API."""
-    document = api_user.http.get("/api/v1/openapi.json").json()
+    document = api_user.openapi()
     return list(_operations(document))
 
 

@@ -56,6 +56,24 @@ def test_requests_above_the_burst_are_refused_with_the_time_to_wait(limiter: Lim
     assert refused.value.retry_after == 2
 
 
+def test_a_costly_request_takes_several_tokens(limiter: Limiter, time: Time) -> None:
+    rates = limiter(1, 10)
+
+    assert rates.take("ada", 4)["RateLimit"].startswith('"requests";r=6;')
+    assert rates.take("ada", 4)["RateLimit"].startswith('"requests";r=2;')
+    with pytest.raises(TooManyRequests) as refused:
+        rates.take("ada", 4)
+    assert refused.value.retry_after == 2
+    # What is left pays for cheaper requests.
+    assert rates.take("ada")["RateLimit"].startswith('"requests";r=1;')
+
+
+def test_a_full_bucket_pays_for_any_request(limiter: Limiter) -> None:
+    rates = limiter(1, 3)
+
+    assert rates.take("ada", 50)["RateLimit"].startswith('"requests";r=0;')
+
+
 def test_each_caller_has_a_bucket_of_its_own(limiter: Limiter) -> None:
     rates = limiter(0.01, 1)
     rates.take("ada")

@@ -5,12 +5,15 @@ from contextlib import asynccontextmanager
 
 from anyio import CapacityLimiter
 from fastapi import FastAPI
+from starlette.routing import Route
 
 from overnight_server.api.http import problems
 from overnight_server.api.http.dependencies import Dependencies, TokenVerifier
-from overnight_server.api.http.middleware import AddSecurityHeaders, LimitBodySize, ReplaceNulInPath
+from overnight_server.api.http.middleware import AddSecurityHeaders, ReplaceNulInPath
 from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
 from overnight_server.api.http.rate_limit import RateLimiter
+from overnight_server.api.http.request_memory import RequestMemory
+from overnight_server.api.http.unknown_path import UnknownPath
 from overnight_server.api.routes import (
     account,
     admin_budgets,
@@ -23,6 +26,7 @@ from overnight_server.api.routes import (
     bulk,
     dags,
     dead_letters,
+    description,
     event_stream,
     health,
     keys,
@@ -46,8 +50,11 @@ ROUTES = (
     *(tasks, bulk, dags, event_stream, records, dead_letters, triggers, plan, me, account, queue),
     *(agents, runs),
     *(keys, admin_keys, admin_users, admin_operations),
-    *(admin_tasks, admin_budgets, admin_inbox, health),
+    *(admin_tasks, admin_budgets, admin_inbox, health, description),
 )
+
+
+MEGABYTE = 1024 * 1024
 
 
 def app() -> FastAPI:
@@ -63,7 +70,8 @@ def create_app(settings: Settings) -> FastAPI:
     api = DescribedApi(
         title="Overnight",
         summary="Queue work before bed; find it done in the morning.",
-        openapi_url="/api/v1/openapi.json",
+        # The document is a route like any other: it needs a key.
+        openapi_url=None,
         # FastAPI's own documentation pages load scripts from other hosts.
         docs_url=None,
         redoc_url=None,
@@ -84,6 +92,7 @@ def create_app(settings: Settings) -> FastAPI:
         agent_long_poll=AgentLongPoll(db, per_user=settings.max_streams_per_user),
         claim_limiter=CapacityLimiter(settings.database_pool_size),
         known_types=KnownTypes(gate_db, settings.worker_liveness),
+        request_memory=RequestMemory(settings.request_memory_mb * MEGABYTE),
         token_verifier=_token_verifier(settings),
         rate_limiter=_rate_limiter(settings),
     )
@@ -92,11 +101,11 @@ def create_app(settings: Settings) -> FastAPI:
     api.state.closed_at_shutdown = [resource for resource in created if resource is not None]
     for module in ROUTES:
         api.include_router(module.router)
+    api.router.routes.append(Route("/api/v1/{path:path}", UnknownPath()))
     problems.install(api)
     # Building the schema takes half a second, so this is done before the first request.
     api.openapi()
     api.add_middleware(ReplaceNulInPath)
-    api.add_middleware(LimitBodySize)
     api.add_middleware(AddSecurityHeaders)
     return api
 

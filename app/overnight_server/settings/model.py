@@ -149,6 +149,14 @@ class Settings(BaseModel):
     api_processes: Annotated[int, NumberRange(1, 64)] = Field(
         default=1, description="The number of API processes that share the port."
     )
+    request_memory_mb: Annotated[int, NumberRange(600, 65_536)] = Field(
+        default=768,
+        description="The memory in MiB that the bodies of all requests in progress may need in one "
+        "API process; one user may have half of it.",
+    )
+    request_body_timeout: Annotated[Seconds, duration(5, 600)] = Field(
+        default=60, description="How long the body of a request may take to arrive."
+    )
     flower_host: str = Field(
         default="127.0.0.1", description="The address on which Flower listens."
     )
@@ -221,12 +229,13 @@ class Settings(BaseModel):
     )
     rate_limit_per_second: Annotated[float, NumberRange(0, 100_000)] = Field(
         default=500,
-        description="The number of requests that one API key may make per second on average, over "
-        "all API processes; 0 means no limit.",
+        description="The number of requests that one user may make per second on average, with all "
+        "keys together and over all API processes; 0 means no limit. A forecast or a plan counts "
+        "as several requests.",
     )
     rate_limit_burst: Annotated[int, NumberRange(1, 1_000_000)] = Field(
         default=2000,
-        description="The number of requests that one API key may make at once after a pause.",
+        description="The number of requests that one user may make at once after a pause.",
     )
 
     handlers: Names = Field(

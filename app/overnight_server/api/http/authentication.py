@@ -1,9 +1,10 @@
 """Authentication: every request except health checks needs an API key or a token.
 
-Requests of a run carry the token of its claim instead; `api/routes/runs.py` verifies those.
+It is judged from the headers, before the body is read. Requests of a run carry the token of its
+claim instead; `api/routes/runs.py` verifies those.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -13,7 +14,8 @@ from starlette.concurrency import run_in_threadpool
 from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
 from overnight.models.field_errors import unknown_name
 from overnight.models.scopes import EVERYTHING
-from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.admission import admitted
+from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import query_parameter_names
 from overnight_server.control.keys import PREFIX, Caller, authenticate
@@ -27,34 +29,66 @@ class NotAnAdmin(Exception):
     """Somebody who is not an admin called an admin route; the response is 404."""
 
 
-async def authenticated(request: Request, deps: Injected) -> Caller:
-    """Return the caller of a request, count the request, and limit the database to the caller.
+@dataclass(frozen=True)
+class Access:
+    """Who may call a route: the caller's scope, or admins only; FastAPI injects the caller.
 
-    Raises Unauthenticated without a valid key or token, TooManyRequests above the rate limit, and
-    InvalidRequest for unknown query parameters.
+    With `recognizes`, a key that a recent request had is not looked up: transactions of the
+    request check that it is still valid, and the field `is_admin` of the caller may be out of date.
     """
-    caller = await run_in_threadpool(_authenticate, request, deps)
-    return await _admit(request, deps, caller, checks_key=False)
+
+    scope: str = ""
+    is_for_admins: bool = False
+    recognizes: bool = False
+
+    async def admit(self, request: Request, deps: Dependencies, cost: int) -> Caller:
+        """Return the caller of a request, count the request, and limit the database to the caller.
+
+        Raises Unauthenticated without a valid key or token, TooManyRequests above the rate limit,
+        Forbidden without the scope, NotAnAdmin, and InvalidRequest for unknown query parameters.
+        """
+        caller = await self._identify(request, deps)
+        if deps.rate_limiter is not None:
+            name = str(caller.user_id)
+            headers = deps.rate_limiter.take_held(name, cost)
+            if headers is None:
+                headers = await run_in_threadpool(deps.rate_limiter.take, name, cost)
+            add_headers(request, headers)
+        # Before the query is checked: an error there would tell that the route exists.
+        if self.is_for_admins and not caller.is_operator:
+            raise NotAnAdmin
+        if self.scope and not caller.may(self.scope):
+            raise Forbidden(self.scope)
+        _check_query(request)
+        return caller
+
+    async def __call__(self, request: Request) -> Caller:
+        """Return the caller that `admit` has returned before the body was read."""
+        return admitted(request, Caller)
+
+    async def _identify(self, request: Request, deps: Dependencies) -> Caller:
+        key = credential(request)
+        caller = deps.known_keys.find(key) if self.recognizes else None
+        is_known = caller is not None
+        if caller is None:
+            caller = await run_in_threadpool(_authenticate, request, deps)
+        if caller is None:
+            raise Unauthenticated
+        if self.recognizes and caller.key_id and not is_known:
+            deps.known_keys.add(key, caller)
+        deps.act_for(replace(caller.served, checks_key=is_known))
+        return caller
 
 
-async def recognized(request: Request, deps: Injected) -> Caller:
-    """Do the same as `authenticated`, but look up a key only if no recent request had it.
-
-    Transactions of the request check that the key is still valid. The field `is_admin` of the
-    caller may be out of date.
-    """
-    key = credential(request)
-    caller = deps.known_keys.find(key)
-    if caller is not None:
-        return await _admit(request, deps, caller, checks_key=True)
-    caller = await authenticated(request, deps)
-    if caller.key_id:
-        deps.known_keys.add(key, caller)
-    return caller
-
-
-Authenticated = Annotated[Caller, Depends(authenticated)]
-Recognized = Annotated[Caller, Depends(recognized)]
+ANYBODY_WITH_A_KEY = Access()
+Reader = Annotated[Caller, Depends(Access("tasks:read", recognizes=True))]
+# A stream may begin without a transaction, which would check a key that was looked up before.
+Listener = Annotated[Caller, Depends(Access("tasks:read"))]
+Writer = Annotated[Caller, Depends(Access("tasks:write", recognizes=True))]
+KeyReader = Annotated[Caller, Depends(Access("keys:read"))]
+KeyWriter = Annotated[Caller, Depends(Access("keys:write"))]
+AgentRunner = Annotated[Caller, Depends(Access("agents:run"))]
+Admin = Annotated[Caller, Depends(Access(is_for_admins=True))]
 
 
 def check_again(request: Request, deps: Dependencies, caller: Caller) -> None:
@@ -66,77 +100,12 @@ def check_again(request: Request, deps: Dependencies, caller: Caller) -> None:
         raise Unauthenticated
 
 
-async def reader(caller: Recognized) -> Caller:
-    """Return a caller with the scope to read tasks."""
-    return _with_scope(caller, "tasks:read")
-
-
-async def listener(caller: Authenticated) -> Caller:
-    """Return a caller with the scope to read tasks, for a response that waits for events.
-
-    A stream may begin without a transaction, which would check a key that was looked up before.
-    """
-    return _with_scope(caller, "tasks:read")
-
-
-async def writer(caller: Recognized) -> Caller:
-    """Return a caller with the scope to add, change and cancel tasks."""
-    return _with_scope(caller, "tasks:write")
-
-
-async def key_reader(caller: Authenticated) -> Caller:
-    """Return a caller with the scope to list the own API keys."""
-    return _with_scope(caller, "keys:read")
-
-
-async def key_writer(caller: Authenticated) -> Caller:
-    """Return a caller with the scope to create and revoke the own API keys."""
-    return _with_scope(caller, "keys:write")
-
-
-async def agent_runner(caller: Authenticated) -> Caller:
-    """Return a caller with the scope to run pull agents."""
-    return _with_scope(caller, "agents:run")
-
-
-async def admin(caller: Authenticated) -> Caller:
-    """Return a caller who is an admin; raise NotAnAdmin for anybody else."""
-    if not caller.is_operator:
-        raise NotAnAdmin
-    return caller
-
-
-Reader = Annotated[Caller, Depends(reader)]
-Listener = Annotated[Caller, Depends(listener)]
-Writer = Annotated[Caller, Depends(writer)]
-KeyReader = Annotated[Caller, Depends(key_reader)]
-KeyWriter = Annotated[Caller, Depends(key_writer)]
-AgentRunner = Annotated[Caller, Depends(agent_runner)]
-Admin = Annotated[Caller, Depends(admin)]
-
-
 def credential(request: Request) -> str:
     """Return the key or token of a request's headers, or an empty string."""
     header = request.headers.get("authorization", "")
     if header.lower().startswith(BEARER):
         return header[len(BEARER) :].strip()
     return request.headers.get("x-api-key", "").strip()
-
-
-async def _admit(
-    request: Request, deps: Dependencies, caller: Caller | None, *, checks_key: bool
-) -> Caller:
-    if caller is None:
-        raise Unauthenticated
-    if deps.rate_limiter is not None:
-        name = caller.key_id or str(caller.user_id)
-        headers = deps.rate_limiter.take_held(name)
-        if headers is None:
-            headers = await run_in_threadpool(deps.rate_limiter.take, name)
-        add_headers(request, headers)
-    deps.act_for(replace(caller.served, checks_key=checks_key))
-    _check_query(request)
-    return caller
 
 
 def _check_query(request: Request) -> None:
@@ -170,27 +139,23 @@ def _authenticate(request: Request, deps: Dependencies) -> Caller | None:
 
 
 def _trusted_caller(request: Request, deps: Dependencies) -> Caller | None:
-    """Return the user of the setting `no_auth` if the request names this machine, else None.
+    """Return the user of the setting `no_auth` if the request is from this machine, else None.
 
-    A web page in a local browser could call the API too, so the Host and Origin headers must
-    both name a loopback address.
+    A web page in a local browser could call the API too. So the Host header must name a loopback
+    address, and a browser must say that the page is from this API: from the same host and port.
     """
     name = deps.settings.no_auth
     if name is None:
         return None
-    hosts = [urlsplit(f"//{request.headers.get('host', '')}").hostname or ""]
-    origin = request.headers.get("origin")
-    if origin is not None:
-        hosts.append(urlsplit(origin).hostname or "")
-    if not all(map(is_loopback, hosts)):
+    host = request.headers.get("host", "")
+    if not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        return None
+    if request.headers.get("origin", f"http://{host}") != f"http://{host}":
+        return None
+    # Browsers send no Origin with the request for an image or a script.
+    if request.headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
         return None
     user = find_identity(deps.db, name)
     if user is None or user.is_disabled:
         return None
     return Caller(user.user_id, "", (EVERYTHING,), user.is_admin)
-
-
-def _with_scope(caller: Caller, scope: str) -> Caller:
-    if not caller.may(scope):
-        raise Forbidden(scope)
-    return caller

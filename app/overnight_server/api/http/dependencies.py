@@ -1,6 +1,6 @@
 """What a route gets injected: settings, database connections, event feed, rate limits."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
 from anyio import CapacityLimiter
@@ -8,6 +8,7 @@ from fastapi import Depends, Request
 
 from overnight_server.api.http.known_keys import KnownKeys
 from overnight_server.api.http.rate_limit import RateLimiter
+from overnight_server.api.http.request_memory import RequestMemory
 from overnight_server.control.keys import Caller
 from overnight_server.event_log.feed import Feed
 from overnight_server.insight.known_types import KnownTypes
@@ -31,7 +32,7 @@ class Dependencies:
     and then only the caller's rows. `admin_db` is for the admin routes and reads the rows of all
     users. So does `gate_db`, through which pull agents register and claim, because the gate must
     see the work of all users. `claim_limiter` is how many agents may claim at once; the others
-    wait without occupying a thread.
+    wait without occupying a thread. `request_memory` limits the bodies of requests in progress.
     """
 
     settings: Settings
@@ -42,12 +43,16 @@ class Dependencies:
     agent_long_poll: AgentLongPoll
     claim_limiter: CapacityLimiter
     known_types: KnownTypes
+    request_memory: RequestMemory
     token_verifier: TokenVerifier | None = None
     rate_limiter: RateLimiter | None = None
     known_keys: KnownKeys = field(default_factory=KnownKeys)
+    #: The user for whom the memory of this request is counted.
+    caller_name: str = ""
 
     def act_for(self, user: ActingUser) -> None:
         """Limit the database connections of this request to the authenticated user."""
+        self.caller_name = str(user.user_id)
         self.db = self.db.acting_for(user)
         self.admin_db = self.admin_db.acting_for(user)
         self.gate_db = self.gate_db.acting_for(user)
@@ -55,9 +60,9 @@ class Dependencies:
 
 # A dependency without IO is a coroutine function: FastAPI calls any other one in a thread.
 async def dependencies(request: Request) -> Dependencies:
-    """Return a copy of the process's dependencies for one request."""
-    shared: Dependencies = request.app.state.dependencies
-    return replace(shared)
+    """Return this request's copy of the process's dependencies, which the route has made."""
+    copied: Dependencies = request.state.dependencies
+    return copied
 
 
 Injected = Annotated[Dependencies, Depends(dependencies)]

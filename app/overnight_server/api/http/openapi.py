@@ -11,6 +11,8 @@ from pydantic import BaseModel, Field
 from starlette.routing import compile_path
 
 PUBLIC_PATHS = frozenset({"/health", "/ready"})
+#: The routes for admins; everybody else gets the response of a path that does not exist.
+ADMIN_PATHS = "/api/v1/admin/"
 SCHEMES = {
     "key": {"type": "apiKey", "in": "header", "name": "X-API-Key"},
     "bearer": {"type": "http", "scheme": "bearer", "description": "An API key or a token."},
@@ -103,6 +105,28 @@ class DescribedApi(FastAPI):
         if not _document:
             _document.update(_complete(super().openapi()))
         return _document
+
+
+def without_admin_paths(document: dict[str, Any]) -> dict[str, Any]:
+    """Return the document without the routes for admins and the schemas that only they use."""
+    paths = {
+        path: operations
+        for path, operations in document["paths"].items()
+        if not path.startswith(ADMIN_PATHS)
+    }
+    components = document["components"]
+    used: set[str] = set()
+    unread = _schema_names(paths)
+    while unread:
+        used |= unread
+        unread = _schema_names([components["schemas"][name] for name in unread]) - used
+    schemas = {name: schema for name, schema in components["schemas"].items() if name in used}
+    return {**document, "paths": paths, "components": {**components, "schemas": schemas}}
+
+
+def _schema_names(part: object) -> set[str]:
+    """Return the names of the schemas to which a part of the document refers."""
+    return set(re.findall(r'"#/components/schemas/([^"]+)"', json.dumps(part, default=str)))
 
 
 def _complete(document: dict[str, Any]) -> dict[str, Any]:

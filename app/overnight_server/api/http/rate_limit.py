@@ -1,5 +1,8 @@
 """The request rate limit: one token bucket per caller in Redis, shared by all API processes.
 
+A caller is a user, whatever the key, or the claim of a run. A request that needs much computation
+takes several tokens.
+
 A process takes a twentieth of the tokens that are left and keeps those that it does not need yet,
 so that most requests do not call Redis. With few tokens left it takes them one by one.
 
@@ -49,39 +52,47 @@ class RateLimiter:
         self._held: dict[str, tuple[int, int]] = {}
         self._lock = Lock()
 
-    def take(self, caller: str) -> Mapping[str, str]:
-        """Count one request of a caller; return the RateLimit headers of the response.
+    def take(self, caller: str, cost: int = 1) -> Mapping[str, str]:
+        """Count one request of a caller as `cost` tokens; return the response's RateLimit headers.
 
         Raises TooManyRequests above the limit. While Redis does not respond, every request is
         allowed and there are no headers.
         """
-        if (headers := self.take_held(caller)) is not None:
+        if (headers := self.take_held(caller, cost)) is not None:
             return headers
+        cost = self._payable(cost)
         try:
-            taken, left, milliseconds = self._take(keys=[self._prefix + caller], args=self._limits)
+            taken, left, milliseconds = self._take(
+                keys=[self._prefix + caller], args=[*self._limits, cost]
+            )
         except RedisError:
             self._paused_until = self._clock() + PAUSE_AFTER_FAILURE_SECONDS
             return {}
         if not taken:
             seconds = max(1, math.ceil(milliseconds / 1000))
-            raise TooManyRequests(seconds, self._headers(0, seconds))
+            raise TooManyRequests(seconds, self._headers(left, seconds))
         with self._lock:
             if len(self._held) >= MAX_CALLERS:
                 self._held.clear()
             held, _ = self._held.get(caller, (0, 0))
-            self._held[caller] = (held + taken - 1, left)
-        return self._headers_of(left + taken - 1)
+            self._held[caller] = (held + taken - cost, left)
+        return self._headers_of(left + taken - cost)
 
-    def take_held(self, caller: str) -> Mapping[str, str] | None:
+    def take_held(self, caller: str, cost: int = 1) -> Mapping[str, str] | None:
         """Do the same without a call of Redis; return None if Redis must be called."""
         if self._clock() < self._paused_until:
             return {}
+        cost = self._payable(cost)
         with self._lock:
             held, left = self._held.get(caller, (0, 0))
-            if not held:
+            if held < cost:
                 return None
-            self._held[caller] = (held - 1, left)
-        return self._headers_of(left + held - 1)
+            self._held[caller] = (held - cost, left)
+        return self._headers_of(left + held - cost)
+
+    def _payable(self, cost: int) -> int:
+        """Return a cost that a full bucket can pay."""
+        return min(cost, int(self._limits[1]))
 
     def _headers_of(self, left: int) -> dict[str, str]:
         per_second, burst = self._limits

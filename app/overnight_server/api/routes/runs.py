@@ -12,6 +12,7 @@ from typing import Annotated, TypedDict
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request, Response
+from starlette.concurrency import run_in_threadpool
 
 from overnight.errors import InvalidRequest, StaleAttempt, Unauthenticated
 from overnight.handlers.spawn import NUMBERED_KEY_PREFIX
@@ -32,8 +33,9 @@ from overnight.models.agents import (
     TaskResult,
 )
 from overnight.models.tasks import TaskResponse
+from overnight_server.api.http.admission import admitted
 from overnight_server.api.http.authentication import credential
-from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.api.http.middleware import add_headers
 from overnight_server.api.http.openapi import repeated_response
 from overnight_server.api.http.params import parse_task_ids, parse_task_param
@@ -136,32 +138,23 @@ class EndedClaim(StaleAttempt):
         self.epoch = epoch
 
 
-def current_run(task_id: str, request: Request, deps: Injected) -> RunRequest:
-    """Return the run of the token, with the database limited to the task's owner.
+class RunAccess:
+    """Admits the holder of a claim, by the claim's token; FastAPI injects the run."""
 
-    Raises Unauthenticated if the token is not valid. An ended claim is not an error here, because
-    some routes accept a repeated report.
-    """
-    token = credential(request)
-    if not token.startswith(PREFIX):
-        raise Unauthenticated
-    parsed_id = parse_task_param(task_id)
-    claim: ClaimHolder | EndedClaim
-    try:
-        claim = holder = verify(deps.db, parsed_id, token)
-        served = holder.served
-    except (ClaimEnded, Superseded) as ended:
-        claim = EndedClaim(ended.epoch)
-        served = ActingUser(ended.user_id, f"claim:{parsed_id}:{ended.epoch}")
-    if deps.rate_limiter is not None:
-        # Each claim has its own rate limit, and only valid tokens are counted, so that nobody
-        # else can use up the limit of a run.
-        add_headers(request, deps.rate_limiter.take(served.actor))
-    deps.db = deps.db.acting_for(served)
-    return RunRequest(deps, parsed_id, claim)
+    async def admit(self, request: Request, deps: Dependencies, cost: int) -> RunRequest:
+        """Return the run of the token, with the database limited to the task's owner.
+
+        Raises Unauthenticated if the token is not valid. An ended claim is not an error here,
+        because some routes accept a repeated report.
+        """
+        return await run_in_threadpool(_run_of, request, deps, cost)
+
+    async def __call__(self, task_id: str, request: Request) -> RunRequest:  # noqa: ARG002 - the parameter of the path
+        """Return the run that `admit` has returned before the body was read."""
+        return admitted(request, RunRequest)
 
 
-CurrentRun = Annotated[RunRequest, Depends(current_run)]
+CurrentRun = Annotated[RunRequest, Depends(RunAccess())]
 
 
 @router.post("/start")
@@ -306,6 +299,27 @@ def upsert_artifact(body: ArtifactUpload, run: CurrentRun) -> ArtifactCreated:
     made = NewArtifact(body.name, body.kind, _content(body))
     kept = store_artifact(run.db, holder.claim, made, ArtifactCaps.of(run.deps.settings))
     return ArtifactCreated(id=show_artifact(kept))
+
+
+def _run_of(request: Request, deps: Dependencies, cost: int) -> RunRequest:
+    token = credential(request)
+    if not token.startswith(PREFIX):
+        raise Unauthenticated
+    parsed_id = parse_task_param(request.path_params["task_id"])
+    claim: ClaimHolder | EndedClaim
+    try:
+        claim = holder = verify(deps.db, parsed_id, token)
+        served = holder.served
+    except (ClaimEnded, Superseded) as ended:
+        claim = EndedClaim(ended.epoch)
+        served = ActingUser(ended.user_id, f"claim:{parsed_id}:{ended.epoch}")
+    if deps.rate_limiter is not None:
+        # Each claim has its own rate limit, and only valid tokens are counted, so that nobody
+        # else can use up the limit of a run.
+        add_headers(request, deps.rate_limiter.take(served.actor, cost))
+    deps.db = deps.db.acting_for(served)
+    deps.caller_name = str(served.user_id)
+    return RunRequest(deps, parsed_id, claim)
 
 
 def _heartbeat_reply(answer: HeartbeatAnswer, lease: timedelta) -> HeartbeatReply:
