@@ -387,14 +387,20 @@ Task = TaskResponse
 
 
 class Event(ResponseModel):
-    """One change of a task's state."""
+    """One change of a task's state, or the end of a graph."""
 
     id: int = Field(description="The event's id; a stream can be resumed after it.")
-    kind: str = Field(description="What happened, such as task.completed.")
-    task_id: str = Field(description="The task's id.")
-    dag_id: str = Field(description="The task's graph.")
+    kind: str = Field(
+        description="What happened: task. and the task's new state, such as task.ready or"
+        " task.completed; or dag.completed, dag.failed or dag.cancelled at the end of a graph of"
+        " several tasks."
+    )
+    task_id: str | None = Field(
+        None, description="The task's id; null if the event concerns a whole graph."
+    )
+    dag_id: str = Field(description="The graph.")
     from_state: str | None = Field(None, description="The state before.")
-    state: str = Field(description="The new state.")
+    state: str = Field(description="The new state; of a graph, its status.")
     status: TaskStatus = Field(description="The new public status.")
     epoch: int = Field(description="The number of the claim, from 1; 0 before the first.")
     reason: str | None = Field(None, description="The error class, if it failed.")

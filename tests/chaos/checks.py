@@ -20,7 +20,7 @@ REPLAYED: Final = 300
 UNACKED: Final = f"{PREFIX}unacked"
 # Tables that only grow.
 GROWING: Final = (
-    *("tasks", "attempts", "events", "usage_ledger", "spending"),
+    *("tasks", "attempts", "events", "dag_events", "usage_ledger", "spending"),
     *("artifacts", "notices", "dead_letters", "stale_results"),
 )
 Findings = dict[str, list[str]]

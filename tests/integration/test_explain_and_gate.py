@@ -46,6 +46,7 @@ DELETE_ALL = "; ".join(
         *("events", "usage_ledger", "attempts", "task_edges", "held_locks", "lock_waits", "tasks"),
         *(
             "dags",
+            "dag_events",
             "spending",
             "notices",
             "lanes",

@@ -25,6 +25,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "attempts": ("RU", "R", "RU", "RIU", "RI"),
     "audit_log": ("R", None, "R", "R", None),
     "bulk_operations": ("RIU", "R", "RIU", "RU", "R"),
+    "dag_events": ("R", "R", "R", "R", "R"),
     "dags": ("RIU", "R", "RIU", "RIU", "RU"),
     "dag_triggers": ("RIU", "R", "RIU", "RU", "R"),
     # Only triggers and functions write and read it, with the rights of its owner.

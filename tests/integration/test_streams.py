@@ -15,9 +15,10 @@ from overnight.models.tasks import Event
 from overnight_server.api.routes import event_stream as api_listening
 from overnight_server.control.cancel import cancel
 from overnight_server.control.keys import key_id_of, revoke
+from overnight_server.control.retry import retry
 from overnight_server.control.users import disable_user
 from overnight_server.domain.ids import TaskId, parse_task, show_dag, show_task
-from overnight_server.domain.results import Returned
+from overnight_server.domain.results import Raised, Returned
 from overnight_server.event_log.feed import Feed
 from overnight_server.event_log.reader import Horizon, Topic, read_events
 from overnight_server.intake.new_graph import Edge, NewTask
@@ -25,6 +26,7 @@ from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import Db
 from tests.chaos.proxy import FaultProxy
 from tests.support.deployment import LOOSE, Deployment
+from tests.support.graphs import dag_of, end, graph
 from tests.support.live_api import LiveApi, serve
 from tests.support.wait import wait_until
 
@@ -125,6 +127,56 @@ def finished(served: LiveApi, **fields: Any) -> TaskId:
     run = served.deployment.running(served.user, **fields)
     served.deployment.settle(run, Returned({"hello": "world"}))
     return run.claim.task_id
+
+
+def test_the_end_of_a_graph_is_the_last_event_of_its_stream(
+    served: LiveApi, client: Client
+) -> None:
+    deployment = served.deployment
+    deployment.agent()
+    parent, child = graph(deployment, served.user, 2, [(0, 1)])
+    dag_id = show_dag(dag_of(deployment, parent))
+    end(deployment, parent, Returned(None))
+    end(deployment, child, Returned(None))
+
+    events = list(client.stream(dag_id=dag_id, after=0))
+
+    assert [event.kind for event in events][-2:] == ["task.completed", "dag.completed"]
+    last = events[-1]
+    assert (last.task_id, last.dag_id, last.state) == (None, dag_id, "completed")
+    assert [event.id for event in events] == sorted({event.id for event in events})
+
+
+def test_the_stream_of_a_user_has_ready_tasks_and_ended_graphs(
+    served: LiveApi, client: Client, stream_clients: StreamClients
+) -> None:
+    deployment = served.deployment
+    deployment.agent()
+    reader = stream_clients.listen(client.stream(after=0))
+    parent, child = graph(deployment, served.user, 2, [(0, 1)])
+    end(deployment, parent, Returned(None))
+    cancel(deployment.app, served.user, child, actor="human:test")
+
+    events = reader.wait_for(8)
+
+    ready = [event.task_id for event in events if event.kind == "task.ready"]
+    assert ready == [show_task(parent), show_task(child)]
+    assert [event.kind for event in events][-2:] == ["task.cancelled", "dag.cancelled"]
+
+
+def test_a_retried_graph_ends_twice(served: LiveApi, client: Client) -> None:
+    deployment = served.deployment
+    deployment.agent()
+    first, second = graph(deployment, served.user, 2, [])
+    end(deployment, first, Returned(None))
+    end(deployment, second, Raised("error", "no", retryable=False))
+    retry(deployment.app, served.user, second, actor="human:test")
+    end(deployment, second, Returned(None))
+
+    events = list(client.stream(dag_id=show_dag(dag_of(deployment, first)), after=0))
+
+    ends = [event.kind for event in events if event.task_id is None]
+    assert ends == ["dag.failed", "dag.completed"]
 
 
 def test_the_stream_of_a_task_has_all_its_events_and_ends(served: LiveApi, client: Client) -> None:

@@ -89,6 +89,7 @@ UPDATE attempts SET user_id = :other WHERE task_id = :done;
 UPDATE task_edges SET user_id = :other WHERE child_id = :child;
 UPDATE usage_ledger SET user_id = :other WHERE task_id = :done;
 UPDATE events SET user_id = :other WHERE task_id = :done;
+INSERT INTO dag_events SELECT 0, dag_id, :other, 'dag.completed', 'completed', clock() FROM tasks WHERE id = :member;
 UPDATE spending SET user_id = :other WHERE task_id = :done;
 UPDATE dead_letters SET user_id = :other WHERE task_id = :dead;
 UPDATE tasks SET dag_id = (SELECT dag_id FROM tasks WHERE id = :member) WHERE id = :child;

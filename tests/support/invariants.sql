@@ -42,7 +42,7 @@ HAVING t.epoch <> count(a.epoch)
     OR t.attempts <> count(*) FILTER (WHERE a.spent)
     OR t.attempts > t.max_attempts
     OR bool_or(a.spent AND (a.started_at IS NULL OR a.ended_at IS NULL
-                            OR a.outcome IN ('expired', 'interrupted', 'deferred', 'bundle_crash')));
+                            OR a.outcome IN ('busy', 'expired', 'interrupted', 'deferred', 'bundle_crash')));
 
 -- name: I05
 -- attempts of one task never overlap
@@ -138,9 +138,9 @@ SELECT task_id, epoch, a.outcome, a.seconds, w.seconds AS worked, c.used, c.refu
     -- interrupted run may be charged less, because its handler may not have started, and a lost run is charged
     -- until its last heartbeat.
     OR (c.used < least(a.seconds, w.seconds) - 0.05 AND :has_record
-        AND a.outcome NOT IN ('bundle_crash', 'cancelled', 'crash', 'interrupted', 'worker_lost'))
+        AND a.outcome NOT IN ('bundle_crash', 'busy', 'cancelled', 'crash', 'interrupted', 'worker_lost'))
     OR c.refunded IS DISTINCT FROM
-       CASE WHEN a.outcome IN ('expired', 'interrupted', 'worker_lost', 'bundle_crash') THEN -c.used END;
+       CASE WHEN a.outcome IN ('busy', 'expired', 'interrupted', 'worker_lost', 'bundle_crash') THEN -c.used END;
 
 -- name: I09
 -- claim columns and one open attempt exist exactly while a task is active, and have the same values
@@ -271,6 +271,9 @@ SELECT 'ledger', x.task_id FROM usage_ledger x LEFT JOIN tasks t ON t.id = x.tas
 UNION ALL
 SELECT 'event', x.task_id FROM events x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
+UNION ALL
+SELECT 'graph event', x.dag_id FROM dag_events x LEFT JOIN dags d ON d.id = x.dag_id
+ WHERE x.user_id IS DISTINCT FROM d.user_id
 UNION ALL
 SELECT 'spending', x.task_id FROM spending x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
@@ -511,7 +514,7 @@ SELECT r.id, r.task_id, r.epoch, r.period_started_at, r.seconds
 SELECT task_id, epoch, outcome
   FROM attempts
  WHERE (outcome = 'expired' AND started_at IS NOT NULL)
-    OR (outcome NOT IN ('expired', 'interrupted', 'cancelled') AND started_at IS NULL);
+    OR (outcome NOT IN ('busy', 'expired', 'interrupted', 'cancelled') AND started_at IS NULL);
 
 -- name: H07
 -- held_locks has exactly the locks of the active tasks

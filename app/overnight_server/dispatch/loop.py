@@ -8,6 +8,7 @@ from types import FrameType
 
 from overnight_server.dispatch.fill import OpenPools, fill
 from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
+from overnight_server.dispatch.ready_notice import ReadyNotice
 from overnight_server.fault_points import arm
 from overnight_server.settings import Settings
 from overnight_server.store.db import DATABASE_ERRORS, DISPATCHER, Db, Timeouts
@@ -61,12 +62,14 @@ def dispatch(
     pools = OpenPools(db)
     broker = Outage(LogEvent.BROKER_UNREACHABLE, LogEvent.BROKER_BACK)
     database = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
+    ready_notice = ReadyNotice(db)
     was_woken = False
     while not stop.is_set():
         try:
             filled = fill(
                 db, publisher, settings, holder=holder, pools=pools, broker_answers=was_woken
             )
+            notice_due_in = ready_notice.send()
         except BrokerUnreachable as error:
             broker.begin(error)
             stop.wait(RETRY_SECONDS)
@@ -80,7 +83,9 @@ def dispatch(
             continue
         broker.end()
         database.end()
-        was_woken = not filled.more and listener.wait(settings.poll_interval, stop)
+        # A notice that this pass could not send yet must not wait for the next poll.
+        seconds = min(settings.poll_interval, notice_due_in or settings.poll_interval)
+        was_woken = not filled.more and listener.wait(seconds, stop)
         if filled.more and not filled.sent:
             stop.wait(LOCKED_LANE_SECONDS)
 

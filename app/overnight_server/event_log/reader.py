@@ -124,7 +124,7 @@ def _event(row: Mapping[str, Any]) -> Event:
     return Event(
         id=row["id"],
         kind=row["kind"],
-        task_id=show_task(row["task_id"]),
+        task_id=None if row["task_id"] is None else show_task(row["task_id"]),
         dag_id=show_dag(row["dag_id"]),
         from_state=row["from_state"],
         state=state.value,

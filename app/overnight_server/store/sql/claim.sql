@@ -218,3 +218,8 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
 -- name: has_more_lanes
 -- Whether another pass may find tasks: an eligible lane that is not skipped.
 SELECT EXISTS (SELECT 1 FROM lanes_in_fair_order(:skip_as, '{}', 1));
+
+-- name: notify_task_ready
+-- Tell SQL listeners that a task is ready which no pool has claimed. No row if there is none.
+SELECT pg_notify('task_ready', '')
+ WHERE EXISTS (SELECT 1 FROM lanes WHERE eligible);

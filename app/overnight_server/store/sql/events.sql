@@ -22,11 +22,22 @@ SELECT user_id, task_id, dag_id
   FROM tasks_with_events(CAST(:users AS uuid[]), CAST(:after AS bigint), CAST(:until AS bigint));
 
 -- name: events_of_user
-SELECT id, kind, task_id, dag_id, from_state, to_state, epoch, reason, at
-  FROM events
- WHERE user_id = :user_id
-   AND id > CAST(:after AS bigint)
-   AND id <= CAST(:until AS bigint)
+-- The ends of graphs need no horizon of their own: a transaction that writes one also writes events of tasks.
+(SELECT id, kind, task_id, dag_id, from_state, to_state, epoch, reason, at
+   FROM events
+  WHERE user_id = :user_id
+    AND id > CAST(:after AS bigint)
+    AND id <= CAST(:until AS bigint)
+  ORDER BY id
+  LIMIT :limit)
+UNION ALL
+(SELECT id, kind, NULL, dag_id, NULL, status, 0, NULL, at
+   FROM dag_events
+  WHERE user_id = :user_id
+    AND id > CAST(:after AS bigint)
+    AND id <= CAST(:until AS bigint)
+  ORDER BY id
+  LIMIT :limit)
  ORDER BY id
  LIMIT :limit;
 
@@ -51,7 +62,14 @@ SELECT e.id, e.kind, e.task_id, e.dag_id, e.from_state, e.to_state, e.epoch, e.r
    AND t.user_id = :user_id
    AND e.id > CAST(:after AS bigint)
    AND e.id <= CAST(:until AS bigint)
- ORDER BY e.id
+UNION ALL
+SELECT id, kind, NULL, dag_id, NULL, status, 0, NULL, at
+  FROM dag_events
+ WHERE dag_id = :dag_id
+   AND user_id = :user_id
+   AND id > CAST(:after AS bigint)
+   AND id <= CAST(:until AS bigint)
+ ORDER BY id
  LIMIT :limit;
 
 -- name: last_event_of_task
@@ -64,8 +82,9 @@ SELECT CASE WHEN t.finished_at IS NOT NULL THEN max(e.id) END AS last_id
  GROUP BY t.id;
 
 -- name: last_event_of_dag
--- The same for a whole graph.
-SELECT CASE WHEN bool_and(t.finished_at IS NOT NULL) THEN max(e.id) END AS last_id
+-- The same for a whole graph, whose end may have an event too.
+SELECT CASE WHEN bool_and(t.finished_at IS NOT NULL)
+            THEN greatest(max(e.id), (SELECT max(id) FROM dag_events d WHERE d.dag_id = t.dag_id)) END AS last_id
   FROM tasks t
   JOIN events e ON e.task_id = t.id
  WHERE t.dag_id = :dag_id

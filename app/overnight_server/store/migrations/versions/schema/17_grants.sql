@@ -1,13 +1,13 @@
 -- The rights of each role on tables; row-level security restricts the rows. No role may delete rows.
 -- Triggers write counters, locks, events and the audit log with the owner's rights.
 GRANT SELECT ON
-    users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
+    users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs, audit_trail,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_app, overnight_admin, overnight_dispatcher;
 -- Forecasts need neither keys nor the audit log.
 GRANT SELECT ON
-    users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dead_letters,
+    users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_reader, overnight_gate;
