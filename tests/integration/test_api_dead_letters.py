@@ -88,7 +88,7 @@ def test_a_dead_letter_is_changed_and_retried(api_user: ApiUser) -> None:
 def test_a_dead_letter_is_cancelled_once(api_user: ApiUser) -> None:
     task_id = dead(api_user)
 
-    assert resolve(api_user, task_id, "cancel").json()["state"] == "dead_lettered"
+    assert resolve(api_user, task_id, "cancel").json()["state"] == "cancelled"
     again = resolve(api_user, task_id, "retry")
     assert (again.status_code, again.json()["code"]) == (409, "NOT_DEAD_LETTERED")
 

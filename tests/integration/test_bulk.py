@@ -94,14 +94,18 @@ def test_failed_tasks_are_retried_and_closed_ones_are_refused(
 
     bulk_id = begin(deployment, user, order("retry", status="failed"))
     finish(deployment)
+    of_cancelled = begin(deployment, user, order("retry", status="cancelled"))
+    finish(deployment)
 
     view = get_operation(deployment, user, bulk_id)
-    assert counts(view) == (3, 2, 0, {"NOT_RETRYABLE": 1})
-    assert (view.state, view.done) == ("completed", 3)
+    assert counts(view) == (2, 2, 0, {})
+    assert (view.state, view.done) == ("completed", 2)
+    refused = get_operation(deployment, user, of_cancelled)
+    assert counts(refused) == (1, 0, 0, {"NOT_RETRYABLE": 1})
     assert [deployment.state(task) for task in (first, second, closed)] == [
         "ready",
         "ready",
-        "dead_lettered",
+        "cancelled",
     ]
     letter = deployment.one("SELECT * FROM dead_letters WHERE task_id = :id", id=first)
     assert (letter["resolution"], letter["note"]) == ("retry", show_bulk(bulk_id))

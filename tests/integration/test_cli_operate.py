@@ -174,7 +174,7 @@ def test_a_dead_letter_is_closed_only_once(dead: str, deployment: Deployment) ->
     assert second.exit_code == Code.FAILED
     assert "is not dead-lettered" in second.stderr
     assert json.loads(run("dead", "list", "--json").stdout) == []
-    assert deployment.one("SELECT state FROM tasks")["state"] == "dead_lettered"
+    assert deployment.one("SELECT state FROM tasks")["state"] == "cancelled"
 
 
 @pytest.mark.parametrize("name", ["task_" + "0" * 26, "zz"])

@@ -1,20 +1,33 @@
 """Resolving dead letters: another chance for the task and all its death took along, or rest."""
 
 from collections.abc import Callable
+from datetime import timedelta
 from uuid import uuid4
 
 import pytest
 
-from overnight.errors import NotDeadLettered, TaskNotFound
+from overnight.errors import DagNotRetryable, NotDeadLettered, TaskNotFound
 from overnight_server.control.cancel import cancel
 from overnight_server.control.dead_letters import discard, retry
+from overnight_server.control.retry import retry_dag
 from overnight_server.domain.claims import Run
+from overnight_server.domain.graphs import Condition
 from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight.dead_letters import get_dead_letter, list_dead_letters
+from overnight_server.intake.new_graph import Edge
 from overnight_server.store.db import Db
 from tests.support.deployment import Deployment
-from tests.support.graphs import begin, graph
+from tests.support.graphs import (
+    assert_invariants,
+    begin,
+    dag_of,
+    end,
+    graph,
+    linked,
+    states,
+    status,
+)
 from tests.support.rivals import Rival, meet_at_lane
 
 ADA = "operator:ada"
@@ -123,15 +136,49 @@ def test_a_retry_does_not_revive_a_task_that_its_owner_cancelled(deployment: Dep
     assert states == ["ready", "cancelled", "cancelled", "pending"]
 
 
-def test_a_discarded_dead_letter_is_closed_and_its_task_stays(deployment: Deployment) -> None:
+def test_a_discarded_dead_letter_is_closed_and_its_task_is_cancelled(
+    deployment: Deployment,
+) -> None:
     _, run = _dead(deployment)
+    before = deployment.row(run.claim.task_id)
 
     discard(deployment.app, run.claim.task_id, actor=ADA, note="not worth it")
 
-    assert deployment.state(run.claim.task_id) == "dead_lettered"
-    assert deployment.one("SELECT resolution FROM dead_letters")["resolution"] == "cancel"
+    task = deployment.row(run.claim.task_id)
+    assert (task["state"], task["failure_reason"]) == ("cancelled", "discarded")
+    assert [task[kept] for kept in ("finished_at", "error", "attempts")] == [
+        before[kept] for kept in ("finished_at", "error", "attempts")
+    ]
+    letter = get_dead_letter(deployment.app, run.claim.task_id)
+    assert (letter.resolution, letter.failure_reason) == ("cancel", "auth_failure")
+    event = deployment.one("SELECT * FROM events WHERE to_state = 'cancelled'")
+    assert (event["from_state"], event["actor"]) == ("dead_lettered", ADA)
+    assert_invariants(deployment)
     with pytest.raises(NotDeadLettered):
         retry(deployment.app, run.claim.task_id, actor=ADA)
+
+
+def test_a_graph_whose_only_failure_was_discarded_is_cancelled(deployment: Deployment) -> None:
+    deployment.agent()
+    user = deployment.user()
+    failed, below, fallback = linked(deployment, user, 3, Edge(0, 1), Edge(0, 2, Condition.FAILURE))
+    end(deployment, failed, FATAL)
+    end(deployment, fallback, Returned())
+    dag_id = dag_of(deployment, failed)
+    ended_at = deployment.one("SELECT finished_at FROM dags")["finished_at"]
+    assert status(deployment, failed) == "failed"
+    deployment.move_clock(timedelta(hours=1))
+
+    discard(deployment.app, failed, actor=ADA)
+
+    assert status(deployment, failed) == "cancelled"
+    assert states(deployment, failed, below, fallback) == ["cancelled", "cancelled", "completed"]
+    assert deployment.one("SELECT finished_at FROM dags")["finished_at"] == ended_at
+    ends = deployment.rows("SELECT kind FROM dag_events WHERE dag_id = :id ORDER BY id", id=dag_id)
+    assert [row["kind"] for row in ends] == ["dag.failed", "dag.cancelled"]
+    with pytest.raises(DagNotRetryable):
+        retry_dag(deployment.app, user, dag_id, actor=ADA)
+    assert_invariants(deployment)
 
 
 def test_only_a_dead_lettered_task_can_be_resolved(deployment: Deployment) -> None:

@@ -276,7 +276,7 @@ def test_a_retried_graph_keeps_completed_and_closed_tasks(
     assert states(deployment, failed, below_failed, fallback) == ["ready", "pending", "pending"]
     assert states(deployment, done, closed, below_closed) == [
         "completed",
-        "dead_lettered",
+        "cancelled",
         "cancelled",
     ]
     letters = deployment.rows(

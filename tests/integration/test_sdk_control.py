@@ -37,7 +37,7 @@ def test_dead_letters_are_read_and_resolved(api_user: ApiUser) -> None:
         assert group.count == 3
         assert [item.task_id for item in of_group] == [third, second, first]
         assert client.dead_letters.retry(first, note="again").state == "ready"
-        assert client.dead_letters.cancel(second).state == "dead_lettered"
+        assert client.dead_letters.cancel(second).state == "cancelled"
         assert client.dead_letters.modify_and_retry(third, {"title": "x"}).state == "ready"
         assert client.dead_letters.get(first).note == "again"
         assert list(client.dead_letters.list()) == []

@@ -314,11 +314,11 @@ SELECT t.id, l.seq, NULL, l.to_state, NULL
  WHERE (l.to_state, l.seq) IS DISTINCT FROM (t.state, t.revision);
 
 -- name: I19
--- each move to dead_lettered has a dead letter, and a task is dead-lettered until its letter is resolved as retry
+-- each move to dead_lettered has a dead letter, and a task is dead-lettered until its letter is resolved
 SELECT t.id, t.state, l.letters, d.deaths, l.dead
   FROM tasks t
   LEFT JOIN (SELECT task_id, count(*) AS letters,
-                    bool_or(resolution IS NULL OR resolution = 'cancel') AS dead
+                    bool_or(resolution IS NULL) AS dead
                FROM dead_letters GROUP BY task_id) l ON l.task_id = t.id
   LEFT JOIN (SELECT task_id, count(*) AS deaths
                FROM events WHERE to_state = 'dead_lettered' GROUP BY task_id) d ON d.task_id = t.id

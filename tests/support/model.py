@@ -24,6 +24,7 @@ from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 UPSTREAM_FAILED = "upstream_failed"
 UPSTREAM_CANCELLED = "upstream_cancelled"
 CANCELLED = "cancelled"
+DISCARDED = "discarded"
 
 
 @dataclass
@@ -310,6 +311,12 @@ class Model:
             task.state = State.PENDING if task.parents else State.READY
             task.cancel_requested_at = task.reason = None
         self.tasks[task_id].has_open_letter = False
+
+    def discard(self, task_id: TaskId) -> None:
+        """Close a dead letter for good: its task is cancelled, and nothing else changes."""
+        task = self.tasks[task_id]
+        task.state, task.reason, task.cancel_requested_at = State.CANCELLED, DISCARDED, None
+        task.has_open_letter = False
 
     def retire(self, silence: timedelta) -> None:
         """Retire the workers without a heartbeat for this long."""

@@ -213,7 +213,7 @@ class ModelComparison:
         """Resolve a dead letter without a retry, as an operator."""
         self.pass_by(SECOND)
         dead_letters.discard(self.deployment.app, task_id, actor=OPERATOR)
-        self.model.tasks[task_id].has_open_letter = False
+        self.model.discard(task_id)
 
     def change_plan(self, user: UserId, plan: PlanTier, limits: PlanLimits) -> None:
         """Put a user on another plan."""

@@ -44,16 +44,19 @@ def test_every_event_has_exactly_one_move() -> None:
     assert all(move.sources for move in MOVES.values())
 
 
-def test_only_a_revive_leaves_a_final_state() -> None:
-    leaving = {event for event, move in MOVES.items() if move.sources & FINAL}
+def test_only_a_revive_makes_an_ended_task_run_again() -> None:
+    leaving = {
+        event for event, move in MOVES.items() if move.sources & FINAL and move.target not in FINAL
+    }
 
     assert leaving == {LifecycleEvent.REVIVE}
 
 
-def test_only_an_operator_revives() -> None:
+def test_only_an_operator_moves_an_ended_task() -> None:
+    moving = {event for event, move in MOVES.items() if move.sources & FINAL}
     by_operator = {event for event, move in MOVES.items() if move.by is Actor.OPERATOR}
 
-    assert by_operator == {LifecycleEvent.REVIVE}
+    assert moving == by_operator == {LifecycleEvent.DISCARD, LifecycleEvent.REVIVE}
 
 
 def test_nothing_ever_leaves_completed() -> None:

@@ -5,13 +5,16 @@ from sqlalchemy import Connection
 from overnight.errors import NotDeadLettered, TaskNotFound
 from overnight_server.control.edit import TaskEdit, apply_edit
 from overnight_server.control.retry import DEFAULT_ATTEMPTS, check_attempts, revive
-from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.lifecycle import State
+from overnight_server.domain.graphs import DISCARDED
+from overnight_server.domain.ids import TaskId, UserId, show_task
+from overnight_server.domain.lifecycle import LifecycleEvent, State, sources, target
 from overnight_server.fault_points import fault
 from overnight_server.intake.caps import Caps
 from overnight_server.store import lanes
+from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
+from overnight_server.telemetry import LogEvent
 
 
 def retry(
@@ -66,10 +69,34 @@ def modify_and_retry(
 def discard(
     db: Db, task_id: TaskId, *, actor: str, note: str = "", user_id: UserId | None = None
 ) -> None:
-    """Close a dead letter; its task stays dead-lettered and cannot be retried."""
-    db.atomically(
-        lambda tx: _resolve(tx, task_id, "cancel", actor=actor, note=note, user_id=user_id)
-    )
+    """Close a dead letter for good: its task becomes `cancelled` and cannot be retried.
+
+    The tasks that depend on it stay as they are: they were resolved when it failed. If nothing else
+    of its graph failed, the graph is `cancelled` too.
+    """
+
+    def work(tx: Connection) -> None:
+        _resolve(tx, task_id, "cancel", actor=actor, note=note, user_id=user_id)
+        tx.execute(
+            statement("discard"),
+            {
+                "task_id": task_id,
+                "reason": DISCARDED,
+                "sources": sources(LifecycleEvent.DISCARD),
+                "target": target(LifecycleEvent.DISCARD),
+            },
+        )
+        log_after_commit(
+            tx,
+            LogEvent.TASK_CANCELLED,
+            queue_id=show_task(task_id),
+            actor=actor,
+            reason=DISCARDED,
+        )
+        fault("dead_letter.before_commit")
+
+    db.atomically(work)
+    fault("dead_letter.after_commit")
 
 
 def _resolve(

@@ -14,7 +14,7 @@ from overnight.errors import (
     TaskNotFound,
 )
 from overnight_server.control.edit import TaskEdit, apply_edit
-from overnight_server.domain.graphs import parents_first
+from overnight_server.domain.graphs import DISCARDED, parents_first
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import MOVES, LifecycleEvent, State, sources, target
 from overnight_server.fault_points import fault
@@ -138,12 +138,12 @@ def retry_task(
     if State(row.state) not in MOVES[LifecycleEvent.REVIVE].sources:
         raise NotRetryable(row.state)
     resolution = "retry" if changes is None else "modify_and_retry"
-    resolved = tx.execute(
+    if row.failure_reason == DISCARDED:
+        raise NotRetryable("in a dead letter that was closed for good")
+    tx.execute(
         statement("resolve_dead_letter"),
         {"tasks": [task_id], "resolution": resolution, "actor": actor, "note": note},
-    ).one_or_none()
-    if resolved is None and row.state == State.DEAD_LETTERED:
-        raise NotRetryable("in a dead letter that was closed for good")
+    )
     if changes is not None:
         apply_edit(tx, user_id, task_id, changes, MOVES[LifecycleEvent.REVIVE].sources)
     return revive(tx, user_id, task_id, attempts=attempts, caps=caps, actor=actor)

@@ -58,6 +58,8 @@ class TriggerCondition(StrEnum):
 
 #: The failure reason of a task that somebody cancelled.
 STOPPED = "cancelled"
+#: The failure reason of a task whose dead letter was resolved by `cancel`.
+DISCARDED = "discarded"
 REQUIRED_ENDS: Mapping[Condition, frozenset[State]] = {
     Condition.SUCCESS: frozenset({State.COMPLETED}),
     Condition.FINISHED: FINAL,

@@ -59,6 +59,7 @@ class LifecycleEvent(StrEnum):
     SUSPEND = "suspend"
     PROMOTE = "promote"
     CANCEL = "cancel"
+    DISCARD = "discard"
     REVIVE = "revive"
 
 
@@ -119,6 +120,8 @@ MOVES: dict[LifecycleEvent, Move] = {
     LifecycleEvent.SUSPEND: _move({State.RUNNING}, State.PENDING),
     LifecycleEvent.PROMOTE: _move({State.RETRYING}, State.READY),
     LifecycleEvent.CANCEL: _move(OPEN, State.CANCELLED),
+    # A dead letter that is resolved by `cancel`; its task has ended already.
+    LifecycleEvent.DISCARD: _move({State.DEAD_LETTERED}, State.CANCELLED, by=Actor.OPERATOR),
     LifecycleEvent.REVIVE: _move(
         {State.DEAD_LETTERED, State.CANCELLED}, State.PENDING, by=Actor.OPERATOR
     ),

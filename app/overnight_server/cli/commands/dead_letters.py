@@ -109,7 +109,7 @@ def cancel(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Close a dead letter for good; the task does not run again."""
+    """Close a dead letter for good: the task is cancelled and does not run again."""
     with connection.client(url, api_key_file, as_admin=True) as client:
         task_id = _resolve(client, task)
         client.admin.resolve_dead_letter(task_id, "cancel", note=note)

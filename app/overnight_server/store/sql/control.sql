@@ -9,7 +9,7 @@ SELECT set_config('overnight.user_id', :user_id, true), set_config('overnight.ac
        set_config('overnight.key_id', :key_id, true);
 
 -- name: owner_of_task
-SELECT user_id, state FROM tasks WHERE id = :task_id;
+SELECT user_id, state, failure_reason FROM tasks WHERE id = :task_id;
 
 -- name: owners_of_tasks
 SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
@@ -202,7 +202,7 @@ SELECT p.id, p.state, e.condition
 SELECT t.id
   FROM tasks t
  WHERE t.dag_id = :dag_id AND t.user_id = :user_id
-   AND (was_stopped(t.state, t.failure_reason)
+   AND (was_stopped(t.state, t.failure_reason) AND t.failure_reason IS DISTINCT FROM 'discarded'
         OR t.state = 'dead_lettered'
            AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.resolution IS NULL)
         OR t.state = 'cancelled' AND t.failure_reason IN ('upstream_cancelled', 'upstream_failed')
@@ -230,6 +230,14 @@ UPDATE dead_letters
        note = nullif(:note, '')
  WHERE task_id = ANY (CAST(:tasks AS uuid[])) AND resolution IS NULL
 RETURNING id;
+
+-- name: discard
+-- End a task whose dead letter was resolved by `cancel`. Nothing is left to do for those that depend on it: they
+-- were resolved when it failed. It was not cancelled together with others, so no retry revives it with them.
+UPDATE tasks
+   SET state = :target, failure_reason = :reason, cancel_requested_at = NULL
+ WHERE id = :task_id
+   AND state = ANY (CAST(:sources AS text[]));
 
 -- name: lock_task
 -- Read a user's task and lock it until the transaction ends.

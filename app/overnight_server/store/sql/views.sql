@@ -49,17 +49,22 @@ SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes
 
 -- name: view_dead_letters (not prepared)
 SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.required_capabilities, t.payload,
-       t.attempts, t.failure_reason, t.error, error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint, d.failure_history,
+       t.attempts, why.failure_reason, t.error, error_fingerprint(t.type, why.failure_reason, t.error) AS fingerprint,
+       d.failure_history,
        d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed, d.resolution, d.resolved_at, d.resolved_by,
        d.note
   FROM dead_letters d
   JOIN tasks t ON t.id = d.task_id
   JOIN users u ON u.id = d.user_id
+ -- Of a task that was discarded, the reason for which it had failed.
+ CROSS JOIN LATERAL (
+    SELECT CASE WHEN t.failure_reason = 'discarded' THEN d.failure_history -> -1 ->> 'error_class'
+                ELSE t.failure_reason END AS failure_reason) why
  WHERE (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
    AND (CAST(:task_id AS uuid) IS NULL OR d.task_id = CAST(:task_id AS uuid))
    AND (:resolved OR d.resolution IS NULL)
    AND (CAST(:fingerprint AS text) IS NULL
-        OR error_fingerprint(t.type, t.failure_reason, t.error) = CAST(:fingerprint AS text))
+        OR error_fingerprint(t.type, why.failure_reason, t.error) = CAST(:fingerprint AS text))
    AND (CAST(:before_id AS bigint) IS NULL OR d.id < CAST(:before_id AS bigint))
  ORDER BY d.id DESC
  LIMIT :limit;

@@ -305,6 +305,7 @@ INSERT INTO legal_moves (from_state, to_state) VALUES
     ('claimed', 'running'),
     ('created', 'cancelled'),
     ('created', 'pending'),
+    ('dead_lettered', 'cancelled'),
     ('dead_lettered', 'pending'),
     ('pending', 'cancelled'),
     ('pending', 'dead_lettered'),
@@ -379,7 +380,7 @@ BEGIN
            dead = g.dead + d.dead,
            cancelled = g.cancelled + d.cancelled,
            stopped = g.stopped + d.stopped,
-           finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
+           finished_at = CASE WHEN g.open + d.open = 0 THEN coalesce(g.finished_at, clock()) END
       FROM (SELECT dag_id,
                    count(*) AS total,
                    sum((is_active(state) OR is_waiting(state))::int) AS open,
@@ -445,7 +446,7 @@ BEGIN
            dead = g.dead + d.dead,
            cancelled = g.cancelled + d.cancelled,
            stopped = g.stopped + d.stopped,
-           finished_at = CASE WHEN g.open + d.open = 0 THEN clock() END
+           finished_at = CASE WHEN g.open + d.open = 0 THEN coalesce(g.finished_at, clock()) END
       FROM (SELECT dag_id,
                    sum(sign * (is_active(state) OR is_waiting(state))::int) AS open,
                    sum(sign * (state = 'completed')::int) AS completed,

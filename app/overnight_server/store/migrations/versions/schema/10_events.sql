@@ -63,7 +63,7 @@ $$;
 CREATE TRIGGER tasks_log_moves AFTER UPDATE ON tasks
     REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION log_moves();
 
--- The ends of graphs, numbered together with the events of tasks, so that one stream has both in order. A
+-- The ends of graphs, and later changes of their status, numbered together with the events of tasks, so that one stream has both in order. A
 -- lone task has none: its own end is the end of its graph.
 CREATE TABLE dag_events (
     id BIGINT NOT NULL,
@@ -81,13 +81,14 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
     INSERT INTO dag_events (id, dag_id, user_id, kind, status, at)
-    VALUES (nextval('events_id_seq'), NEW.id, NEW.user_id, 'dag.' || NEW.status, NEW.status, NEW.finished_at);
+    VALUES (nextval('events_id_seq'), NEW.id, NEW.user_id, 'dag.' || NEW.status, NEW.status, clock());
     RETURN NULL;
 END
 $$;
 -- Deferred to the commit, so that the event follows those of the graph's last tasks.
 CREATE CONSTRAINT TRIGGER dags_log_end AFTER UPDATE ON dags DEFERRABLE INITIALLY DEFERRED
-    FOR EACH ROW WHEN (OLD.finished_at IS NULL AND NEW.finished_at IS NOT NULL) EXECUTE FUNCTION log_dag_end();
+    FOR EACH ROW WHEN (NEW.finished_at IS NOT NULL AND (OLD.finished_at IS NULL OR OLD.status <> NEW.status))
+    EXECUTE FUNCTION log_dag_end();
 
 -- The tasks of these users that have events in this part of the log. The event stream of a process calls
 -- it once for all its listeners, and each listener then reads its own events under row-level security.
