@@ -40,6 +40,7 @@ EVERY_SECOND = dict.fromkeys(
         "dispatch_tick_interval",
         "audit_interval",
         "deadline_check_interval",
+        "no_handler_check_interval",
         "urgency_interval",
     ),
     1,

@@ -32,6 +32,7 @@ RIGHTS: Mapping[str, tuple[str | None, ...]] = {
     "depth_counters": (None, None, None, None, None),
     "dead_letters": ("RIU", "R", "RIU", "RIU", "R"),
     "events": ("R", "R", "R", "R", "R"),
+    "handled_types": (None, None, None, "RIU", None),
     "held_locks": ("R", "R", "R", "R", "R"),
     "inbox": ("R", "R", "RU", "RU", "R"),
     "lanes": ("RU", "R", "RU", "RU", "RU"),

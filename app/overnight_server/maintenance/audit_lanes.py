@@ -13,8 +13,10 @@ from overnight_server.fault_points import fault
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
+from overnight_server.store.sweep_positions import set_sweep_position, sweep_position
 from overnight_server.telemetry import LogEvent, emit
 
+NAME = "audit"
 FIRST_USER = UUID(int=0)
 LAST_USER = UUID(int=2**128 - 1)
 # One statement checks at most this many lanes, and stops earlier when they have this many waiting
@@ -34,7 +36,8 @@ def audit(
     Repair and log every lane whose counters are wrong; return their number, ideally 0.
     """
     began = time.monotonic()
-    first = db.atomically(lambda tx: tx.execute(statement("audit_position")).scalar()) or FIRST_USER
+    stored = sweep_position(db, NAME)
+    first = FIRST_USER if stored is None else UUID(stored)
     repaired = 0
     while True:
         next_user, drifted = _check_slice(db, first, lanes_per_slice)
@@ -42,7 +45,7 @@ def audit(
         if next_user is None or time.monotonic() - began >= pass_seconds:
             break
         first = next_user
-    db.atomically(lambda tx: tx.execute(statement("set_audit_position"), {"position": next_user}))
+    set_sweep_position(db, NAME, None if next_user is None else str(next_user))
     if next_user is None:
         db.atomically(_repair_depth)
     return repaired
@@ -50,7 +53,7 @@ def audit(
 
 def audit_all(db: Db) -> int:
     """Check all lanes; repair and log those with wrong counters and return their number."""
-    db.atomically(lambda tx: tx.execute(statement("set_audit_position"), {"position": None}))
+    set_sweep_position(db, NAME, None)
     return audit(db, pass_seconds=float("inf"))
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from overnight_server.dispatch.fill import fill
 from overnight_server.dispatch.publish import Publisher
@@ -21,6 +22,7 @@ from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, re
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.maintenance.starvation_alarm import report_starving_users
 from overnight_server.maintenance.triggers import fire_due
+from overnight_server.maintenance.unhandled import dead_letter_unhandled
 from overnight_server.settings import Settings
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
@@ -107,6 +109,17 @@ def _dispatch(db: Db, settings: Settings) -> int:
         publisher.close()
 
 
+def _dead_letter_unhandled(db: Db, settings: Settings, *, reads_all: bool = False) -> int:
+    if settings.no_handler_timeout is None:
+        return 0
+    return dead_letter_unhandled(
+        db,
+        timeout=timedelta(seconds=settings.no_handler_timeout),
+        liveness=timedelta(seconds=settings.worker_liveness),
+        reads_all=reads_all,
+    )
+
+
 def _report_starving(db: Db, settings: Settings) -> int:
     return report_starving_users(db, ClaimSettings.from_settings(settings))
 
@@ -154,6 +167,12 @@ SWEEPS: dict[str, Sweep] = {
         lambda settings: settings.deadline_check_interval,
         "dead-letter tasks that did not start by their deadline",
         is_urgent=True,
+    ),
+    "unhandled": Sweep(
+        _dead_letter_unhandled,
+        lambda settings: settings.no_handler_check_interval,
+        "dead-letter tasks whose type no worker has handled for too long",
+        run_all=partial(_dead_letter_unhandled, reads_all=True),
     ),
     "urgency": Sweep(
         lambda db, _: raise_deadline_priority(db),

@@ -337,6 +337,17 @@ class Settings(BaseModel):
         default=15,
         description="How often beat ends tasks that did not start before their deadline.",
     )
+    no_handler_timeout: Annotated[Seconds | None, duration(3600, 31_536_000)] = Field(
+        default=None,
+        description="The number of seconds for which a ready task waits while live workers have no "
+        "handler for its type; after that it is dead-lettered as `no_handler`. If it is not set, "
+        "such a task waits for ever.",
+    )
+    no_handler_check_interval: Annotated[Seconds, duration(1, 1200)] = Field(
+        default=60,
+        description="How often beat ends tasks whose type no worker handles, if "
+        "`no_handler_timeout` is set.",
+    )
     urgency_interval: Annotated[Seconds, duration(5, 3600)] = Field(
         default=60,
         description="How often beat raises the priority of tasks whose deadline is near.",

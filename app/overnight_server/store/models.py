@@ -173,5 +173,5 @@ class SweepRunRow(Base):
     started_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     touched: Mapped[int | None]
-    position: Mapped[UUID | None]
+    position: Mapped[str | None]
     resumed_at: Mapped[datetime | None]

@@ -122,15 +122,6 @@ SELECT l.user_id,
  WHERE l.waiting_before <= :max_waiting
  ORDER BY l.user_id;
 
--- name: audit_position
--- The user with whom the next pass of the audit continues; NULL at the start of a round.
-SELECT position FROM sweeps WHERE name = 'audit';
-
--- name: set_audit_position
-INSERT INTO sweeps AS s (name, started_at, position)
-VALUES ('audit', clock(), CAST(:position AS uuid))
-    ON CONFLICT (name) DO UPDATE SET position = excluded.position;
-
 -- name: repair_depth
 -- Merge the counters of closed connections; return by how much the sum was wrong and was corrected.
 SELECT repair_depth();

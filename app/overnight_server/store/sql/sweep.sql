@@ -166,6 +166,57 @@ RETURNING extract(epoch FROM clock() - finished_at)::float8 AS seconds;
 -- name: finish_sweep
 UPDATE sweeps SET finished_at = clock(), touched = :touched WHERE name = :name;
 
+-- name: sweep_position
+SELECT position FROM sweeps WHERE name = :name;
+
+-- name: set_sweep_position
+INSERT INTO sweeps AS s (name, started_at, position)
+VALUES (:name, clock(), CAST(:position AS text))
+    ON CONFLICT (name) DO UPDATE SET position = excluded.position;
+
+-- name: note_handled_types
+-- Note that workers handle these types now. After a gap in the passes of the sweep it is not known what was
+-- handled meanwhile, so every type counts as handled until now.
+INSERT INTO handled_types AS h (type, last_at)
+SELECT type, clock()
+  FROM (SELECT unnest(CAST(:types AS text[])) AS type
+        UNION
+        SELECT CAST(:every_type AS text)
+         WHERE NOT EXISTS (SELECT 1 FROM sweeps
+                            WHERE name = :sweep AND finished_at >= clock() - make_interval(secs => :gap))) seen
+ ORDER BY type
+    ON CONFLICT (type) DO UPDATE SET last_at = excluded.last_at;
+
+-- name: ready_page
+-- A page of ready tasks in the order of their index, and whether each has been ready, and its type unhandled,
+-- for too long.
+SELECT page.id, page.user_id, page.sort_key,
+       page.updated_at <= clock() - make_interval(secs => :seconds)
+       AND page.type NOT IN (SELECT h.type FROM handled_types h WHERE h.last_at > clock() - make_interval(secs => :seconds))
+       AND NOT EXISTS (SELECT 1 FROM handled_types h
+                        WHERE h.type = :every_type AND h.last_at > clock() - make_interval(secs => :seconds)) AS is_due
+  FROM (SELECT id, user_id, sort_key, type, updated_at
+          FROM tasks
+         WHERE state = 'ready'
+           AND (user_id, sort_key, id) > (CAST(:user_id AS uuid), CAST(:sort_key AS float8), CAST(:id AS uuid))
+         ORDER BY user_id, sort_key, id
+         LIMIT :limit) page
+ ORDER BY page.user_id, page.sort_key, page.id;
+
+-- name: dead_letter_unhandled
+-- These tasks do not run, so no attempt is spent and nothing is billed.
+UPDATE tasks t
+   SET state = :target,
+       finished_at = clock(),
+       failure_reason = :reason,
+       error = format('no worker handled the type %s for %s', t.type, make_interval(secs => :seconds))
+ WHERE t.id = ANY (CAST(:tasks AS uuid[]))
+   AND t.state = ANY (CAST(:sources AS text[]))
+   AND t.updated_at <= clock() - make_interval(secs => :seconds)
+   AND NOT EXISTS (SELECT 1 FROM handled_types h
+                    WHERE h.type IN (t.type, :every_type) AND h.last_at > clock() - make_interval(secs => :seconds))
+RETURNING t.id;
+
 -- name: silent_agents
 -- Whether there is work for retire_agents; read without locks.
 SELECT 1

@@ -108,9 +108,16 @@ CREATE TABLE sweeps (
     started_at TIMESTAMP WITH TIME ZONE NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
     touched INTEGER,
-    position UUID,
+    position TEXT,
     resumed_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (name)
+);
+
+-- When a sweep last saw a live worker that handles a type; `*` stands for every type.
+CREATE TABLE handled_types (
+    type TEXT NOT NULL,
+    last_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (type)
 );
 
 -- Whether an outage ended less than one lease ago. Nobody could renew a lease while Postgres was unreachable, so

@@ -28,6 +28,7 @@ GRANT INSERT ON stale_results TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON artifacts TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON pools, agents TO overnight_dispatcher, overnight_gate;
 GRANT INSERT, UPDATE ON type_durations, sweeps TO overnight_dispatcher;
+GRANT SELECT, INSERT, UPDATE ON handled_types TO overnight_dispatcher;
 GRANT UPDATE ON pools, agents TO overnight_admin;
 -- A claim refreshes due lanes; it ends no task.
 GRANT UPDATE ON tasks, lanes, dags TO overnight_gate;
