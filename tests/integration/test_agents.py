@@ -145,6 +145,16 @@ def test_an_agent_for_everyone_serves_the_least_served_first(api_user: ApiUser) 
     assert theirs["id"] in {first["task_id"], second["task_id"]}
 
 
+def test_a_run_has_the_lease_of_an_agent_that_its_owner_does_not_see(api_user: ApiUser) -> None:
+    api_user.created()
+    agent = register_agent(api_user.new_user(is_admin=True), serves="everyone", lease_seconds=300)
+
+    started = agent.report(agent.work(), "start")
+
+    assert started.json()["lease_seconds"] == 300
+    assert api_user.request("GET", AGENTS).json() == []
+
+
 def test_an_agent_holds_no_more_than_its_slots(api_user: ApiUser) -> None:
     for _ in range(3):
         api_user.created()

@@ -1,7 +1,9 @@
-"""The rights of each database role; no role can change history."""
+"""The rights of each database role; no role can change history or use the owner's rights."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -10,63 +12,50 @@ from sqlalchemy.exc import IntegrityError, ProgrammingError
 from overnight.models.enums import PlanTier
 from overnight_server.control.users import create_user
 from overnight_server.domain.results import Returned
+from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN
 from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
+from tests.support import logins
 from tests.support.deployment import AGENT, Deployment
 
-VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+VERBS = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE", "REFERENCES", "TRIGGER")
 ROLES = (APP, READER, ADMIN, DISPATCHER, GATE)
-# Per table what the app, the reader, the admin, the dispatcher and the gate may do: R reads, I
-# inserts, U updates. No role deletes. test_row_level_security.py tests which rows the app sees.
-RIGHTS: Mapping[str, tuple[str | None, ...]] = {
-    "agents": ("R", "R", "RU", "RIU", "RIU"),
-    "api_keys": ("RIU", None, "RIU", "R", None),
-    "artifacts": ("RIU", "R", "R", "RIU", "R"),
-    "attempts": ("RU", "R", "RU", "RIU", "RI"),
-    "audit_log": ("R", None, "R", "R", None),
-    "bulk_operations": ("RIU", "R", "RIU", "RU", "R"),
-    "dag_events": ("R", "R", "R", "R", "R"),
-    "dags": ("RIU", "R", "RIU", "RIU", "RU"),
-    "dag_triggers": ("RIU", "R", "RIU", "RU", "R"),
-    # Only triggers and functions write and read it, with the rights of its owner.
-    "depth_counters": (None, None, None, None, None),
-    "dead_letters": ("RIU", "R", "RIU", "RIU", "R"),
-    "events": ("R", "R", "R", "R", "R"),
-    "handled_types": (None, None, None, "RIU", None),
-    "held_locks": ("R", "R", "R", "R", "R"),
-    "inbox": ("R", "R", "RU", "RU", "R"),
-    "lanes": ("RU", "R", "RU", "RU", "RU"),
-    "legal_moves": ("R", "R", "R", "R", "R"),
-    "lock_waits": ("R", "R", "R", "R", "R"),
-    "notices": ("RI", "R", "RI", "RI", "RI"),
-    "type_durations": ("R", "R", "R", "RIU", "R"),
-    "pauses": ("RIU", "R", "RIU", "RIU", "R"),
-    "pools": ("R", "R", "RU", "RIU", "RIU"),
-    "source_jobs": ("RIU", "R", "R", "R", "R"),
-    "spending": ("RIU", "R", "RIU", "RIU", "R"),
-    "stale_results": ("RI", "R", "R", "RI", "R"),
-    "sweeps": ("R", "R", "R", "RIU", "R"),
-    "task_edges": ("RIU", "R", "RIU", "RIU", "R"),
-    "tasks": ("RIU", "R", "RIU", "RIU", "RU"),
-    "usage_ledger": ("RI", "R", "RI", "RI", "R"),
-    "users": ("R", "R", "RIU", "R", "R"),
-    "alembic_version": ("R", "R", "R", "R", "R"),
-    "audit_trail": ("R", None, "R", "R", None),
-    "user_limits": ("R", "R", "R", "R", "R"),
-    "graphs": ("R", "R", "R", "R", "R"),
-}
+# Everybody: the logins of the processes before they choose a role, and any other login.
+OUTSIDERS = (API_LOGIN, SERVICE_LOGIN, "public")
+PAGE = (Path(__file__).parents[2] / "docs/security.md").read_text()
+DOCUMENTED_RIGHTS = PAGE.partition("### Rights in the database")[2].partition("\n## ")[0]
 
 
-@pytest.mark.parametrize("place", range(len(ROLES)), ids=ROLES)
-def test_each_role_has_its_rights_and_no_more(deployment: Deployment, place: int) -> None:
-    role = ROLES[place]
+def _documented_tables() -> dict[str, list[str]]:
+    """Return for each table the rights of each role as the page lists them."""
+    rows = re.findall(r"^\| `(\w+)`((?: \| [RIU-]+){5}) \|$", DOCUMENTED_RIGHTS, re.MULTILINE)
+    return {name: [cell.strip(" -") for cell in cells.split("|")[1:]] for name, cells in rows}
+
+
+def _documented_functions() -> dict[str, set[str]]:
+    """Return for each kind or name of function the roles that the page lists."""
+    rows = re.findall(
+        r"^\| `?([\w\' ]+?)`? \| ([a-z, ]+)(?:;[^|]*)? \|$", DOCUMENTED_RIGHTS, re.MULTILINE
+    )
+    everybody = {*ROLES, *OUTSIDERS}
+    return {
+        name: everybody
+        if roles == "everybody"
+        else {role for role in ROLES if role.removeprefix("overnight_") in roles.split(", ")}
+        for name, roles in rows
+    }
+
+
+@pytest.mark.parametrize("role", [*ROLES, *OUTSIDERS])
+def test_each_role_has_the_documented_rights_on_tables(deployment: Deployment, role: str) -> None:
     sql = (
-        "SELECT c.relname AS name, string_agg(left(replace(v, 'SELECT', 'R'), 1), ''"
-        "         ORDER BY n) AS rights"
+        "SELECT c.relname AS name, coalesce(string_agg(left(replace(v, 'SELECT', 'R'), 1), ''"
+        "         ORDER BY n), '') AS rights"
         "  FROM pg_class c"
         "  LEFT JOIN unnest(CAST(:verbs AS text[])) WITH ORDINALITY AS verb(v, n)"
         "         ON has_table_privilege(:role, c.oid, v)"
-        " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v', 'p')"
+        " WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v', 'm', 'f', 'p')"
         " GROUP BY c.relname"
     )
 
@@ -74,7 +63,140 @@ def test_each_role_has_its_rights_and_no_more(deployment: Deployment, place: int
         row["name"]: row["rights"] for row in deployment.rows(sql, role=role, verbs=list(VERBS))
     }
 
-    assert granted == {table: rights[place] for table, rights in RIGHTS.items()}
+    documented = _documented_tables()
+    if role in ROLES:
+        assert granted == {name: cells[ROLES.index(role)] for name, cells in documented.items()}
+    else:
+        readable = {"alembic_version"} if role in {API_LOGIN, SERVICE_LOGIN} else set()
+        assert {name for name, rights in granted.items() if rights} == readable
+
+
+# The constructors of a range type belong to the server's superuser; they only make values.
+FUNCTIONS = """
+    SELECT p.oid::regprocedure::text AS signature, p.proname AS name, p.prosecdef AS is_definer,
+           p.prorettype = 'trigger'::regtype AS is_trigger,
+           ARRAY(SELECT role FROM unnest(CAST(:roles AS text[])) role
+                  WHERE has_function_privilege(role, p.oid, 'EXECUTE')) AS executable_by
+      FROM pg_proc p
+     WHERE p.pronamespace = 'public'::regnamespace
+       AND p.proowner <> 'postgres'::regrole
+"""
+
+
+def test_each_function_is_executable_by_the_documented_roles_only(deployment: Deployment) -> None:
+    documented = _documented_functions()
+    functions = deployment.rows(FUNCTIONS, roles=[*ROLES, *OUTSIDERS])
+
+    wrong = {
+        function["signature"]: sorted(function["executable_by"])
+        for function in functions
+        if set(function["executable_by"])
+        != documented.get(
+            "trigger functions"
+            if function["is_trigger"]
+            else function["name"]
+            if function["is_definer"]
+            else "functions with the caller's rights",
+            set(),
+        )
+    }
+
+    assert wrong == {}
+    named = {function["name"] for function in functions if function["is_definer"]}
+    assert {name for name in documented if " " not in name} <= named
+
+
+def test_a_function_that_is_added_later_is_executable_by_nobody(deployment: Deployment) -> None:
+    deployment.run("CREATE FUNCTION added_later() RETURNS int LANGUAGE sql RETURN 1")
+
+    (added,) = [
+        row
+        for row in deployment.rows(FUNCTIONS, roles=[*ROLES, *OUTSIDERS])
+        if row["name"] == "added_later"
+    ]
+
+    assert added["executable_by"] == []
+
+
+TRIGGERS = """
+    SELECT c.relname AS table_name, p.proname AS function, t.tgtype & 4 > 0 AS fires_on_insert,
+           pg_get_triggerdef(t.oid) AS definition
+      FROM pg_trigger t
+      JOIN pg_class c ON c.oid = t.tgrelid
+      JOIN pg_proc p ON p.oid = t.tgfoid
+     WHERE NOT t.tgisinternal AND p.prosecdef AND c.relnamespace = 'public'::regnamespace
+"""
+
+
+@pytest.fixture
+def own_schema(connect: Callable[..., Db]) -> str:
+    """A schema in which the roles of the API and of the owner may create tables."""
+    with connect(role=None).engine.begin() as tx:
+        tx.execute(text(f"CREATE SCHEMA own; GRANT ALL ON SCHEMA own TO {APP}, overnight_owner"))
+    return "own"
+
+
+def test_no_login_may_create_a_temporary_table(database_url: str) -> None:
+    # The test's database is a copy, and a copy does not have the rights on the database.
+    migrate.upgrade(database_url)
+
+    for url, role in (
+        (logins.for_api(database_url), APP),
+        (logins.for_service(database_url), None),
+    ):
+        db = Db.connect(url, role=role)
+        with pytest.raises(ProgrammingError, match="permission denied to create temporary tables"):
+            db.atomically(lambda tx: tx.execute(text("CREATE TEMP TABLE mine (id int)")))
+        db.close()
+
+
+def test_no_role_can_use_a_trigger_function_on_a_table_of_its_own(
+    deployment: Deployment, connect: Callable[..., Db], own_schema: str
+) -> None:
+    db = connect(role=APP)
+    db.atomically(lambda tx: tx.execute(text(f"CREATE TABLE {own_schema}.users (id uuid)")))
+    functions = {row["function"] for row in deployment.rows(TRIGGERS)}
+
+    assert "update_lane_limits" in functions
+    for function in functions:
+        with _refused(), db.engine.begin() as tx:
+            tx.execute(
+                text(
+                    f"CREATE TRIGGER mine AFTER INSERT ON {own_schema}.users"
+                    f" FOR EACH ROW EXECUTE FUNCTION {function}()"
+                )
+            )
+
+
+def test_a_trigger_function_refuses_to_fire_on_another_table(
+    deployment: Deployment, own_schema: str
+) -> None:
+    """The owner itself creates each trigger here, on a table with the columns of the real one."""
+    for trigger in deployment.rows(TRIGGERS):
+        table = f"{own_schema}.{trigger['table_name']}"
+        definition = re.sub(r" WHEN \(.*\) EXECUTE", " EXECUTE", trigger["definition"])
+        definition = re.sub(r"UPDATE OF [\w, ]+ ON", "UPDATE ON", definition)
+        definition = definition.replace(f" ON public.{trigger['table_name']} ", f" ON {table} ")
+        assert f" ON {table} " in definition
+        steps = [f"INSERT INTO {table} DEFAULT VALUES", definition]
+        if trigger["fires_on_insert"]:
+            steps.reverse()
+        else:
+            steps.append(
+                f"UPDATE {table} SET {_first_column(deployment, trigger['table_name'])} = NULL"
+            )
+        with deployment.owner.engine.connect() as connection:
+            copy = f"CREATE TABLE {table} AS SELECT * FROM public.{trigger['table_name']}"
+            connection.execute(text(f"{copy} WITH NO DATA"))
+            for step in steps[:-1]:
+                connection.execute(text(step))
+            with pytest.raises(ProgrammingError, match="may not execute this function"):
+                connection.execute(text(steps[-1]))
+
+
+def _first_column(deployment: Deployment, table: str) -> str:
+    sql = "SELECT attname FROM pg_attribute WHERE attrelid = CAST(:t AS regclass) AND attnum = 1"
+    return str(deployment.one(sql, t=table)["attname"])
 
 
 def test_no_role_can_gain_more_rights(deployment: Deployment) -> None:

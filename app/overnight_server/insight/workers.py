@@ -33,7 +33,7 @@ def health(db: Db, *, liveness: timedelta = DEFAULT_LIVENESS) -> Health:
             sweeps={row.name: row.seconds_ago for row in sweeps},
         )
 
-    return db.atomically(work)
+    return db.atomically(work, all_users=True)
 
 
 def list_workers(

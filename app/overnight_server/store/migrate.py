@@ -64,9 +64,21 @@ def upgrade(url: str, revision: str = "head") -> None:
         connection.commit()
         command.upgrade(_config(connection), revision)
         check_schema(connection)
+        _forbid_temporary_tables(connection)
         after = current_revision(connection)
     if after != before:
         emit(LogEvent.MIGRATED, revision=after, seconds=round(time.monotonic() - started, 3))
+
+
+def _forbid_temporary_tables(connection: Connection) -> None:
+    """Let only the owner create temporary tables, on which others could create triggers.
+
+    Done at each upgrade, because neither a dump nor a copy contains the rights on a database.
+    """
+    database = connection.exec_driver_sql("SELECT quote_ident(current_database())").scalar_one()
+    connection.exec_driver_sql(f"REVOKE TEMPORARY ON DATABASE {database} FROM PUBLIC")
+    connection.exec_driver_sql(f"GRANT TEMPORARY ON DATABASE {database} TO overnight_owner")
+    connection.commit()
 
 
 def check(url: str) -> None:

@@ -86,7 +86,7 @@ SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.desc
        t.max_cost_usd AS ceiling_usd, t.cost_usd - t.run_cost_usd AS spent_usd,
        (t.dag_id <> t.id OR t.has_dag_row OR t.context_refs IS NOT NULL) AS is_linked,
        CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.failures_reset_epoch) END AS failures,
-       (SELECT g.stale_after_seconds FROM agents g WHERE g.id = t.claimed_by) AS lease_seconds
+       lease_of_agent(t.claimed_by) AS lease_seconds
   FROM tasks t
  WHERE t.id = :task_id
    AND t.epoch = :epoch

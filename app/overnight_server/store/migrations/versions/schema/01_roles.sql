@@ -32,6 +32,9 @@ BEGIN
     EXECUTE 'GRANT overnight_app, overnight_reader, overnight_admin, overnight_gate TO overnight_api';
     EXECUTE 'GRANT overnight_dispatcher TO overnight_service';
     EXECUTE 'GRANT USAGE, CREATE ON SCHEMA public TO overnight_owner';
+    EXECUTE 'REVOKE CREATE ON SCHEMA public FROM PUBLIC';
     EXECUTE 'GRANT USAGE ON SCHEMA public TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate';
+    -- Postgres lets everybody execute a new function. 17_grants.sql says who may execute which.
+    EXECUTE 'ALTER DEFAULT PRIVILEGES FOR ROLE overnight_owner REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC';
 END
 $roles$;

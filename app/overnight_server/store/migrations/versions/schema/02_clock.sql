@@ -10,7 +10,9 @@
 -- *agents* are workers and pull agents, grouped in *pools*.
 --
 -- Triggers keep all counters, events, locks and audit rows in the statement that changes the task, so
--- that no code can forget them. docs/triggers.md lists them in the order in which they fire.
+-- that no code can forget them. docs/triggers.md lists them in the order in which they fire. They write with
+-- the owner's rights, so each first checks that it fires on its own table: on a table of somebody else it
+-- would write what that table's owner put into the row.
 
 -- The clock of the deployment: the start of the statement. A statement that waited for a lock starts
 -- after the transaction that held it committed, so its instants are never earlier than those it reads.
@@ -24,3 +26,14 @@ RETURN statement_timestamp();
 CREATE FUNCTION clock_now() RETURNS timestamptz
 LANGUAGE sql VOLATILE PARALLEL SAFE
 RETURN clock() + (clock_timestamp() - statement_timestamp());
+
+-- Raise an error, because a trigger function of the schema fires on another table than its own.
+CREATE FUNCTION refuse_trigger(trigger_name text, at_table oid) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    RAISE EXCEPTION 'trigger "%" of table "%" may not execute this function', trigger_name, at_table::regclass
+        USING ERRCODE = 'insufficient_privilege',
+              HINT = 'The function writes with the rights of overnight_owner and serves only tables of Overnight.';
+END
+$$;

@@ -123,7 +123,6 @@ BEGIN
     RETURN correction;
 END
 $$;
-REVOKE EXECUTE ON FUNCTION count_depth, repair_depth FROM PUBLIC;
 
 -- Raise the error of a CHECK constraint. Used by the two triggers that check rows of `tasks` and `lanes`:
 -- Postgres parses CHECK constraints and generated columns anew for every statement, which takes longer
@@ -169,6 +168,9 @@ AS $$
 DECLARE
     this_cycle int := cycle_at(NEW.billing_anchor_at, clock());
 BEGIN
+    IF TG_RELID <> 'public.users'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     INSERT INTO lanes (user_id, plan_weight, window_changes_at,
                        max_active, max_task_seconds, limit_seconds, cycle, cycle_started_at, resets_at)
     VALUES (NEW.id, plan_weight(NEW.plan_tier), CASE WHEN NEW.window_zone IS NOT NULL THEN to_timestamp(0) END,
@@ -186,6 +188,9 @@ CREATE FUNCTION update_lane_limits() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.users'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     UPDATE lanes
        SET plan_weight = plan_weight(NEW.plan_tier),
            -- No task of a disabled user starts; running tasks may finish.
@@ -208,6 +213,9 @@ CREATE FUNCTION make_lane_window_due() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.users'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     UPDATE lanes SET window_changes_at = to_timestamp(0) WHERE user_id = NEW.id;
     RETURN NULL;
 END
@@ -221,6 +229,9 @@ CREATE FUNCTION update_night_limit() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.users'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     UPDATE lanes SET night_limit_usd = NEW.night_budget_usd, skipped_by_pools = '{}' WHERE user_id = NEW.id;
     RETURN NULL;
 END

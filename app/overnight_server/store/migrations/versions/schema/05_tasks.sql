@@ -341,6 +341,9 @@ DECLARE
     unknown_users int;
     depth_change bigint;
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     WITH delta AS MATERIALIZED (
         SELECT user_id,
                sum(is_active(state)::int)::int AS active,
@@ -405,6 +408,9 @@ AS $$
 DECLARE
     depth_change bigint;
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     WITH delta AS MATERIALIZED (
         SELECT user_id,
                sum(sign * is_active(state)::int)::int AS active,

@@ -68,6 +68,9 @@ CREATE FUNCTION make_dag_triggers_due() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.dags'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     UPDATE dag_triggers
        SET due_at = clock()
      WHERE dag_id = NEW.id

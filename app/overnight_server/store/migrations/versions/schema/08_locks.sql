@@ -32,6 +32,9 @@ CREATE FUNCTION hold_locks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     INSERT INTO held_locks (user_id, key, task_id)
     SELECT NEW.user_id, key, NEW.id FROM unnest(NEW.locks) key;
     RETURN NULL;
@@ -48,6 +51,9 @@ DECLARE
     max_waiters constant int := 50;
     max_records constant int := 200;
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     DELETE FROM held_locks WHERE user_id = OLD.user_id AND task_id = OLD.id;
     WITH waiter AS MATERIALIZED (
         SELECT t.id, t.updated_at,

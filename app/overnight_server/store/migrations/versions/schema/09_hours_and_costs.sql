@@ -40,6 +40,9 @@ CREATE FUNCTION charge_lanes() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.usage_ledger'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     WITH charged AS (
         UPDATE lanes l
            SET used_seconds = l.used_seconds + entry.seconds,
@@ -119,6 +122,9 @@ AS $$
 DECLARE
     difference constant numeric := coalesce(NEW.reserved_usd, 0) - coalesce(OLD.reserved_usd, 0);
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     UPDATE lanes SET night_reserved_usd = night_reserved_usd + difference, skipped_by_pools = '{}' WHERE user_id = NEW.user_id;
     IF NEW.dag_id <> NEW.id OR NEW.has_dag_row THEN
         UPDATE dags SET reserved_usd = reserved_usd + difference WHERE id = NEW.dag_id;
@@ -136,6 +142,9 @@ AS $$
 DECLARE
     difference numeric := NEW.usd;
 BEGIN
+    IF TG_RELID <> 'public.spending'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     IF TG_OP = 'UPDATE' THEN
         difference := NEW.usd - OLD.usd;
     END IF;

@@ -29,6 +29,9 @@ CREATE FUNCTION log_new_tasks() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, actor)
     SELECT id, revision, user_id, dag_id, 'task.' || state, NULL, state, epoch, current_actor() FROM new_rows;
     RETURN NULL;
@@ -49,6 +52,9 @@ CREATE FUNCTION log_moves() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor, at)
     SELECT n.id, n.revision, n.user_id, n.dag_id,
            CASE WHEN m.to_state IS NULL THEN raise_illegal_move(n.id, n.moved_from, n.state) ELSE 'task.' || n.state END,

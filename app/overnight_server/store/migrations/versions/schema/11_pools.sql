@@ -68,8 +68,6 @@ AS $$
     )
     SELECT count(*) FROM gone
 $$;
-REVOKE EXECUTE ON FUNCTION delete_offline_agents FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION delete_offline_agents TO overnight_dispatcher;
 
 -- Who paused a user, a pool or everything; rows stay after the resume. `target` is a user's id or a pool's
 -- name, NULL for everything.

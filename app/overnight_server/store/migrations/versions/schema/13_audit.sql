@@ -34,6 +34,11 @@ DECLARE
     after constant jsonb := to_jsonb(NEW) - left_out;
     changed jsonb;
 BEGIN
+    IF TG_RELID <> ALL ('{public.agents, public.api_keys, public.bulk_operations, public.dag_triggers, public.dags,
+                          public.dead_letters, public.inbox, public.pauses, public.usage_ledger,
+                          public.users}'::regclass[]) THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     SELECT jsonb_object_agg(key, CASE WHEN TG_OP = 'UPDATE' THEN jsonb_build_array(before -> key, value) ELSE value END)
       INTO changed
       FROM jsonb_each(after)
@@ -68,6 +73,9 @@ DECLARE
     before constant jsonb := to_jsonb(OLD);
     changed jsonb;
 BEGIN
+    IF TG_RELID <> 'public.tasks'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     -- For the content of the task only the fact that it changed is recorded.
     SELECT jsonb_object_agg(key, CASE WHEN key IN ('payload', 'spec') THEN '"changed"'
                                       ELSE jsonb_build_array(before -> key, value) END)

@@ -21,10 +21,13 @@ BEGIN
           FROM pg_class c
           LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'user_id' AND NOT a.attisdropped
          WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
-           AND (a.attname IS NOT NULL OR c.relname IN ('users', 'pauses', 'stale_results'))
+           AND (a.attname IS NOT NULL OR c.relname IN ('agents', 'pauses', 'pools', 'stale_results', 'users'))
     LOOP
         visible := CASE protected.name
             WHEN 'users' THEN 'id = (SELECT current_user_id())'
+            -- A user sees neither the workers of the deployment nor the agents of others.
+            WHEN 'agents' THEN 'owner_id = (SELECT current_user_id())'
+            WHEN 'pools' THEN 'serves = (SELECT current_user_id())'
             -- A pause of everything or of a pool concerns every user.
             WHEN 'pauses' THEN 'scope <> ''user'' OR target = (SELECT current_user_id())::text'
             -- Policies run with the rights of the reader, so the policy of tasks applies here too.
@@ -128,9 +131,7 @@ AS $$
        AND encode(sha256(convert_to(concat_ws('|', 'overnight-claim', a.task_id, a.epoch, a.token), 'UTF8')), 'hex') = digest
 $$;
 
-REVOKE EXECUTE ON FUNCTION holder_of_key, check_key, record_key_use, user_by_id_or_name, total_depth, holder_of_claim FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
-GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
-GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_gate, overnight_dispatcher;
-GRANT EXECUTE ON FUNCTION repair_depth TO overnight_dispatcher;
-GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
+-- The lease of a pull agent's runs. An operator's agent may run tasks of users who do not see the agent.
+CREATE FUNCTION lease_of_agent(agent_id text) RETURNS int
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
+RETURN (SELECT stale_after_seconds FROM agents WHERE id = agent_id);

@@ -37,5 +37,30 @@ GRANT INSERT, UPDATE ON dag_triggers, bulk_operations TO overnight_app, overnigh
 GRANT UPDATE ON dag_triggers, bulk_operations TO overnight_dispatcher;
 GRANT UPDATE ON inbox TO overnight_dispatcher, overnight_admin;
 GRANT INSERT, UPDATE ON source_jobs TO overnight_app;
+
+-- Who may execute functions; docs/security.md lists it. Functions that run with the caller's rights give
+-- nobody a right, so every role may execute them. Nobody needs a right to execute a trigger function: only
+-- who creates a trigger does.
+DO $function_rights$
+DECLARE
+    callable regprocedure;
+BEGIN
+    FOR callable IN
+        SELECT oid FROM pg_proc
+         WHERE proowner = 'overnight_owner'::regrole AND NOT prosecdef AND prorettype <> 'trigger'::regtype
+    LOOP
+        EXECUTE format('GRANT EXECUTE ON FUNCTION %s TO overnight_app, overnight_reader, overnight_admin,'
+                       ' overnight_dispatcher, overnight_gate', callable);
+    END LOOP;
+END
+$function_rights$;
+-- Functions that run with the owner's rights.
+GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
+GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
+GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
+GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate;
+GRANT EXECUTE ON FUNCTION tasks_with_events TO overnight_reader;
+GRANT EXECUTE ON FUNCTION delete_offline_agents, repair_depth TO overnight_dispatcher;
 -- Every login of the database may call it; it checks the caller's key.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;
