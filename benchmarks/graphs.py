@@ -56,7 +56,7 @@ def creations(
     lone: list[float] = []
     watch = Stopwatch()
     for _ in rounds_to_run:
-        for edges, found in ((_fan(size), graphs), ([], lone)):
+        for edges, found in ((fan_edges(size), graphs), ([], lone)):
             with one_user(servers, slots=2) as (deployment, user), servers.watch(US):
                 tasks = [noop() for _ in range(size)]
                 with watch.running():
@@ -75,7 +75,7 @@ def fans(
     for _ in rounds_to_run:
         with one_user(servers, slots=size) as (deployment, user):
             tasks = [noop() for _ in range(size)]
-            submit_graph(deployment.app, user, tasks, NO_LIMITS, edges=_fan(size))
+            submit_graph(deployment.app, user, tasks, NO_LIMITS, edges=fan_edges(size))
             servers.vacuum_and_checkpoint(deployment.database)
             began, done = time.perf_counter(), 0
             with servers.watch(US):
@@ -89,7 +89,8 @@ def fans(
     result.figure(US, f"1 → {size - 2:,} → 1, claim to settled", "tasks/s", rates)
 
 
-def _fan(size: int) -> list[Edge]:
+def fan_edges(size: int) -> list[Edge]:
+    """Return the edges of 1 → many → 1."""
     middle = range(1, size - 1)
     return [edge for one in middle for edge in (Edge(0, one), Edge(one, size - 1))]
 

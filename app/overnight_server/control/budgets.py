@@ -95,6 +95,7 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
                 "sources": ASKING,
                 "target": target(LifecycleEvent.CANCEL),
                 "reason": EXCEEDED,
+                "asked_at": None,
             },
         ).one()
         log_after_commit(

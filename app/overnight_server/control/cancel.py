@@ -2,21 +2,26 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from uuid import UUID
 
 from sqlalchemy import Connection
 
 from overnight.errors import DagAlreadyFinished, DagNotFound, TaskAlreadyCompleted, TaskNotFound
-from overnight_server.domain.graphs import STOPPED
+from overnight_server.domain.graphs import STOPPED, parents_first
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import OPEN, LifecycleEvent, State, target
 from overnight_server.fault_points import fault
 from overnight_server.outcome.settle import STOPPABLE_AT_ONCE, resolve_cancelled
-from overnight_server.store import edges, lanes
+from overnight_server.store import edges, graphs, lanes
 from overnight_server.store.after_commit import log_after_commit, request_cancel_after_commit
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 from overnight_server.telemetry import LogEvent
+
+# A user's lane is locked while a chunk of a graph is cancelled, and claims skip the lane meanwhile.
+CHUNK = 1_000
 
 
 @dataclass(frozen=True)
@@ -25,11 +30,21 @@ class CancelledTasks:
 
     cancelled: Sequence[UUID]
     requested: Sequence[UUID]
+    # The instant that the cancelled tasks share; None if there are none.
+    asked_at: datetime | None = None
 
     @property
     def count(self) -> int:
         """How many tasks the cancel reached."""
         return len(self.cancelled) + len(self.requested)
+
+    def with_more(self, later: "CancelledTasks") -> "CancelledTasks":
+        """Return these tasks and those of a later transaction of the same request."""
+        return CancelledTasks(
+            [*self.cancelled, *later.cancelled],
+            [*self.requested, *later.requested],
+            self.asked_at or later.asked_at,
+        )
 
 
 def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
@@ -42,8 +57,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     """
 
     def work(tx: Connection) -> State:
-        lanes.lock(tx, [user_id])
-        tx.execute(statement("set_actor"), {"actor": actor})
+        lanes.lock_for_actor(tx, user_id, actor)
         tasks = cancel_tasks(tx, user_id, [task_id], actor=actor, reason=STOPPED)
         fault("cancel.before_commit")
         if tasks.cancelled:
@@ -65,35 +79,74 @@ def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> Cancell
     """Cancel every open task of one of the user's graphs; running tasks are asked to stop.
 
     Raises DagNotFound if the user has no such graph, and DagAlreadyFinished if it has ended.
-    """
 
-    def work(tx: Connection) -> CancelledTasks:
-        lanes.lock(tx, [user_id])
-        tx.execute(statement("set_actor"), {"actor": actor})
-        params = {"user_id": user_id, "dag_id": dag_id}
-        members = tx.execute(statement("tasks_of_graph"), params).all()
-        if not members:
-            raise DagNotFound
-        open_tasks = [task.id for task in members if State(task.state) in OPEN]
-        tasks = cancel_tasks(tx, user_id, open_tasks, actor=actor, reason=STOPPED)
-        if not tasks.count:
+    A large graph is cancelled in chunks with a transaction each, children before their parents, so
+    that no chunk makes a task ready or cancels the tasks of another one. After a crash in between,
+    another cancel cancels the rest.
+    """
+    so_far = CancelledTasks((), ())
+
+    def children_first(tx: Connection) -> list[UUID]:
+        tasks = _open_tasks(tx, user_id, dag_id)
+        if len(tasks) <= CHUNK:
+            return tasks
+        return parents_first(tasks, graphs.edges_of(tx, user_id, dag_id))[::-1]
+
+    def cancel_chunk(tx: Connection, chunk: Sequence[UUID]) -> CancelledTasks:
+        done = cancel_tasks(
+            tx, user_id, chunk, actor=actor, reason=STOPPED, asked_at=so_far.asked_at
+        )
+        edges.resolve_dependents(tx, done.cancelled)
+        fault("cancel.before_commit")
+        return so_far.with_more(done)
+
+    def cancel_listed(tx: Connection, chunk: Sequence[UUID]) -> CancelledTasks:
+        lanes.lock_for_actor(tx, user_id, actor)
+        return cancel_chunk(tx, chunk)
+
+    def cancel_rest(tx: Connection) -> CancelledTasks:
+        lanes.lock_for_actor(tx, user_id, actor)
+        # Read while the lane is held, so that tasks which joined the graph meanwhile are included.
+        asked = set(so_far.requested)
+        rest = [task for task in _open_tasks(tx, user_id, dag_id) if task not in asked]
+        done = cancel_chunk(tx, rest)
+        if not done.count:
             status = tx.execute(statement("status_of_graph"), {"dag_id": dag_id}).scalar_one()
             raise DagAlreadyFinished(str(status))
-        edges.resolve_dependents(tx, tasks.cancelled)
-        fault("cancel.before_commit")
-        return tasks
+        return done
 
-    tasks = db.atomically(work)
+    tasks = db.atomically(children_first, one_instant=True)
+    for start in range(0, len(tasks) - CHUNK, CHUNK):
+        chunk = tasks[start : start + CHUNK]
+        so_far = db.atomically(partial(cancel_listed, chunk=chunk))
+        fault("cancel.after_commit")
+    done = db.atomically(cancel_rest)
     fault("cancel.after_commit")
-    return tasks
+    return done
+
+
+def _open_tasks(tx: Connection, user_id: UserId, dag_id: DagId) -> list[UUID]:
+    """Return the tasks of a graph that have not ended; raise DagNotFound if it has no tasks."""
+    params = {"user_id": user_id, "dag_id": dag_id}
+    members = tx.execute(statement("tasks_of_graph"), params).all()
+    if not members:
+        raise DagNotFound
+    return [task.id for task in members if State(task.state) in OPEN]
 
 
 def cancel_tasks(
-    tx: Connection, user_id: UserId, tasks: Sequence[UUID], *, actor: str, reason: str
+    tx: Connection,
+    user_id: UserId,
+    tasks: Sequence[UUID],
+    *,
+    actor: str,
+    reason: str,
+    asked_at: datetime | None = None,
 ) -> CancelledTasks:
     """Cancel those of a user's tasks that are open, in a transaction that holds the lane.
 
     The caller has set the actor, and resolves the dependents of the tasks that were cancelled.
+    `asked_at` is when the request began, if an earlier transaction cancelled other tasks of it.
     """
     rows = tx.execute(
         statement("cancel"),
@@ -103,6 +156,7 @@ def cancel_tasks(
             "sources": STOPPABLE_AT_ONCE,
             "target": target(LifecycleEvent.CANCEL),
             "reason": reason,
+            "asked_at": asked_at,
         },
     ).all()
     cancelled = [row.id for row in rows]
@@ -113,12 +167,14 @@ def cancel_tasks(
     requested_at = max((row.at for row in rows), default=None)
     running = sorted(set(tasks) - set(cancelled))
     if not running:
-        return CancelledTasks(cancelled, ())
-    # Requested after the cancel, so that a claim which was started meanwhile is included.
-    params = {"user_id": user_id, "tasks": running, "asked_at": requested_at}
+        return CancelledTasks(cancelled, (), requested_at)
+    # Requested after the cancel, so that a claim which was started meanwhile is included. A run
+    # gets its whole grace: the instant of an earlier transaction would shorten it.
+    instant = requested_at if asked_at is None else None
+    params = {"user_id": user_id, "tasks": running, "asked_at": instant}
     requested = tx.execute(statement("request_cancel"), params).scalars().all()
     report_cancel_requested(tx, requested, actor)
-    return CancelledTasks(cancelled, requested)
+    return CancelledTasks(cancelled, requested, requested_at)
 
 
 def report_cancel_requested(tx: Connection, tasks: Sequence[UUID], actor: str) -> None:

@@ -1,6 +1,8 @@
 """Retry tasks that have ended: they are revived with everything that ended because of them."""
 
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from uuid import UUID
 
@@ -27,7 +29,7 @@ from overnight_server.telemetry import LogEvent
 
 DEFAULT_ATTEMPTS = 3
 # A user's lane is locked while a chunk of a graph is revived, and claims skip the lane meanwhile.
-CHUNK = 2_000
+CHUNK = 1_000
 
 
 def retry(
@@ -54,7 +56,7 @@ def retry(
     check_attempts(attempts)
 
     def work(tx: Connection) -> list[TaskId]:
-        _lock_lane(tx, user_id, actor)
+        lanes.lock_for_actor(tx, user_id, actor)
         revived = retry_task(
             tx,
             user_id,
@@ -91,18 +93,16 @@ def retry_dag(
     `attempts` is not positive. If the revived tasks exceed the `caps`, which are checked before the
     first chunk, nothing is revived. Dead letters are resolved with the `note`.
 
-    A large graph is revived in chunks with a transaction each, parents before their children. After
-    a crash in between, another retry revives the rest.
+    A large graph is read without a lock, then revived in chunks with a transaction each, parents
+    before their children. After a crash in between, another retry revives the rest.
     """
     check_attempts(attempts)
 
-    def begin(tx: Connection) -> list[UUID]:
-        _lock_lane(tx, user_id, actor)
-        return _revivable_tasks_of_graph(tx, user_id, dag_id, caps)
-
-    def revive_chunk(tx: Connection, chunk: Sequence[UUID], tasks: Sequence[UUID]) -> list[TaskId]:
-        _lock_lane(tx, user_id, actor)
-        revived = _revive(tx, chunk, attempts, actor, children=tasks)
+    def revive_chunk(tx: Connection, chunk: _Chunk) -> list[TaskId]:
+        lanes.lock_for_actor(tx, user_id, actor)
+        if caps is not None and chunk.is_first:
+            check_caps(tx, user_id, chunk.count_of_all, caps, field_name="dag_id")
+        revived = _revive(tx, chunk.tasks, attempts, actor, children=chunk.children)
         resolution = {"resolution": "retry", "actor": actor, "note": note}
         tx.execute(statement("resolve_dead_letter"), {"tasks": revived, **resolution})
         # Parents of an earlier chunk may have ended again already.
@@ -111,11 +111,10 @@ def retry_dag(
         fault("dead_letter.before_commit")
         return revived
 
-    tasks = db.atomically(begin)
+    read = partial(_revivable_tasks_of_graph, user_id=user_id, dag_id=dag_id)
     revived: list[TaskId] = []
-    for start in range(0, len(tasks), CHUNK):
-        chunk = tasks[start : start + CHUNK]
-        revived += db.atomically(partial(revive_chunk, chunk=chunk, tasks=tasks))
+    for chunk in db.atomically(read, one_instant=True):
+        revived += db.atomically(partial(revive_chunk, chunk=chunk))
         fault("dead_letter.after_commit")
     return revived
 
@@ -183,26 +182,44 @@ def revive(
     return _revive(tx, [task_id, *dependents], attempts, actor, requested=task_id)
 
 
-def _lock_lane(tx: Connection, user_id: UserId, actor: str) -> None:
-    lanes.lock(tx, [user_id])
-    tx.execute(statement("set_actor"), {"actor": actor})
+@dataclass(frozen=True)
+class _Chunk:
+    """Tasks of a graph that are revived in one transaction.
+
+    `children` are the tasks of this retry that depend on them, in this chunk or a later one.
+    """
+
+    tasks: Sequence[UUID]
+    children: Sequence[UUID]
+    is_first: bool
+    count_of_all: int
 
 
-def _revivable_tasks_of_graph(
-    tx: Connection, user_id: UserId, dag_id: DagId, caps: Caps | None
-) -> list[UUID]:
-    """Return the tasks of a graph that can be revived, parents first."""
+def _revivable_tasks_of_graph(tx: Connection, user_id: UserId, dag_id: DagId) -> list[_Chunk]:
+    """Return the tasks of a graph that can be revived, parents first, in chunks."""
     params = {"user_id": user_id, "dag_id": dag_id}
     if tx.execute(statement("tasks_of_graph"), params).first() is None:
         raise DagNotFound
     ended = tx.execute(statement("retryable_tasks_of_graph"), params).scalars().all()
-    tasks = _with_dependents(tx, ended)
+    tasks = set(_with_dependents(tx, ended))
     if not tasks:
         status = tx.execute(statement("status_of_graph"), {"dag_id": dag_id}).scalar_one()
         raise DagNotRetryable(str(status))
-    if caps is not None:
-        check_caps(tx, user_id, len(tasks), caps, field_name="dag_id")
-    return parents_first(tasks, graphs.edges_of(tx, user_id, dag_id))
+    pairs = [pair for pair in graphs.edges_of(tx, user_id, dag_id) if tasks.issuperset(pair)]
+    children: dict[UUID, list[UUID]] = defaultdict(list)
+    for parent, child in pairs:
+        children[parent].append(child)
+    ordered = parents_first(tasks, pairs)
+    return [
+        _Chunk(
+            chunk,
+            list({child for task in chunk for child in children[task]}),
+            is_first=start == 0,
+            count_of_all=len(ordered),
+        )
+        for start in range(0, len(ordered), CHUNK)
+        for chunk in [ordered[start : start + CHUNK]]
+    ]
 
 
 def _with_dependents(tx: Connection, tasks: Sequence[UUID]) -> list[UUID]:
@@ -234,7 +251,8 @@ def _revive(
     )
     ids = set(moved.scalars())
     revived = [TaskId(task_id) for task_id in tasks if task_id in ids]
-    tx.execute(statement("reopen_edges"), {"parents": revived, "tasks": list(children or revived)})
+    again = revived if children is None else children
+    tx.execute(statement("reopen_edges"), {"parents": revived, "tasks": again})
     tx.execute(
         statement("make_unblocked_ready"),
         {

@@ -43,6 +43,8 @@ from overnight_server.telemetry import LogEvent, emit
 
 #: Returns the statement that selects one task of a user, with the column `depth`.
 ReadTask = Callable[[UserId, TaskId], StatementCall]
+# Postgres limits the time of each statement, so a large graph is inserted by several.
+INSERT_ROWS = 5_000
 
 
 @dataclass(frozen=True)
@@ -343,14 +345,20 @@ def _insert(
     if shared_dag_id:
         _insert_dag_row(tx, user_id, shared_dag_id, graph)
     fault("intake.before_commit")
-    inserts = [StatementCall("insert_tasks", insert_params(user_id, rows))]
-    if edges:
-        edge_rows = [_edge_row(edge, ids, dag_ids) for edge in edges]
-        inserts.append(
-            StatementCall("insert_edges", {"user_id": user_id, "edges": as_json(edge_rows)})
-        )
-    send(tx, *inserts)
+    edge_rows = [_edge_row(edge, ids, dag_ids) for edge in edges]
+    send(
+        tx,
+        *(StatementCall("insert_tasks", insert_params(user_id, part)) for part in _parts(rows)),
+        *(
+            StatementCall("insert_edges", {"user_id": user_id, "edges": as_json(part)})
+            for part in _parts(edge_rows)
+        ),
+    )
     return [Submitted(ids[i], dag_ids[i], created=True) for i in range(len(tasks))]
+
+
+def _parts(rows: Sequence[dict[str, object]]) -> Iterator[Sequence[dict[str, object]]]:
+    return (rows[start : start + INSERT_ROWS] for start in range(0, len(rows), INSERT_ROWS))
 
 
 def _insert_dag_row(tx: Connection, user_id: UserId, dag_id: DagId, graph: NewGraph) -> None:

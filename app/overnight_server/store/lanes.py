@@ -48,6 +48,11 @@ def lock(tx: Connection, users: Iterable[UUID]) -> None:
     execute_batch(tx, lock_call(users))
 
 
+def lock_for_actor(tx: Connection, user_id: UUID, actor: str) -> None:
+    """Lock one user's lane, as `lock` does, and record the actor in the transaction's events."""
+    execute_batch(tx, lock_call([user_id]), StatementCall("set_actor", {"actor": actor}))
+
+
 def lock_call(users: Iterable[UUID]) -> StatementCall:
     """Return the call that locks these users' lanes, for a batch with the statements after it."""
     return StatementCall("lock_lanes", {"users": sorted(set(users))})

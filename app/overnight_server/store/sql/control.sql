@@ -15,7 +15,8 @@ SELECT user_id, state, failure_reason FROM tasks WHERE id = :task_id;
 SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: cancel
--- Cancel tasks that do not run yet; a claim that was not started ends with its task.
+-- Cancel tasks that do not run yet; a claim that was not started ends with its task. :asked_at is the instant
+-- of the request, if an earlier transaction cancelled other tasks of it.
 WITH target AS MATERIALIZED (
     SELECT id, epoch, state FROM tasks
      WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id AND state = ANY (CAST(:sources AS text[]))
@@ -27,7 +28,7 @@ WITH target AS MATERIALIZED (
            token = NULL, claimed_by = NULL, pool = NULL, claimed_at = NULL, expires_at = NULL,
            reserved_seconds = NULL, bundle = NULL, retry_at = NULL,
            finished_at = clock(),
-           cancel_requested_at = coalesce(t.cancel_requested_at, clock()),
+           cancel_requested_at = coalesce(t.cancel_requested_at, CAST(:asked_at AS timestamptz), clock()),
            failure_reason = :reason
       FROM target
      WHERE t.id = target.id
@@ -144,22 +145,24 @@ WITH RECURSIVE cancel_requests AS MATERIALIZED (
        AND (e.satisfied_at IS NULL AND NOT was_stopped(child.state, child.failure_reason)
             OR child.cancel_requested_at IN (SELECT at FROM cancel_requests))
 ), selected AS MATERIALIZED (
-    SELECT id FROM below
+    -- Through arrays, here and below, because the planner estimates few rows for them, but millions for a
+    -- recursion. It then looks up NOT IN in a hash table; otherwise it would compare each row with all others.
+    SELECT id FROM unnest(ARRAY(SELECT id FROM below)) id
 ), unreachable AS (
-    SELECT e.child_id
+    SELECT d.id AS child_id
       FROM selected d
-      JOIN task_edges e ON e.child_id = d.id AND e.satisfied_at IS NULL
-      JOIN tasks parent ON parent.id = e.parent_id
-     WHERE parent.state IN ('completed', 'cancelled', 'dead_lettered')
-       -- NOT IN is a lookup in a hash table; the planner would make NOT EXISTS a loop over all of them.
-       AND parent.id NOT IN (SELECT id FROM selected)
+     CROSS JOIN LATERAL (SELECT parent_id FROM task_edges
+                          WHERE child_id = d.id AND satisfied_at IS NULL OFFSET 0) e
+     CROSS JOIN LATERAL (SELECT state FROM tasks WHERE id = e.parent_id OFFSET 0) parent
+     WHERE e.parent_id NOT IN (SELECT id FROM selected)
+       AND parent.state IN ('completed', 'cancelled', 'dead_lettered')
     UNION
     SELECT e.child_id
       FROM unreachable h
      CROSS JOIN LATERAL (SELECT child_id FROM task_edges
                           WHERE parent_id = h.child_id AND satisfied_at IS NULL OFFSET 0) e
 )
-SELECT id FROM selected WHERE id NOT IN (SELECT child_id FROM unreachable);
+SELECT id FROM selected WHERE id NOT IN (SELECT unnest(ARRAY(SELECT child_id FROM unreachable)));
 
 -- name: reopen_edges
 -- Tasks that are revived together depend on each other as before; earlier claims of the child do not count
@@ -206,10 +209,12 @@ SELECT t.id
         OR t.state = 'dead_lettered'
            AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.resolution IS NULL)
         OR t.state = 'cancelled' AND t.failure_reason IN ('upstream_cancelled', 'upstream_failed')
+           -- OFFSET 0: the parents of each task are found by their keys, whatever the planner estimates.
            AND NOT EXISTS (SELECT 1
-                             FROM task_edges e
-                             JOIN tasks parent ON parent.id = e.parent_id
-                            WHERE e.child_id = t.id AND e.satisfied_at IS NULL AND is_final(parent.state)));
+                             FROM (SELECT parent_id FROM task_edges
+                                    WHERE child_id = t.id AND satisfied_at IS NULL OFFSET 0) e
+                            CROSS JOIN LATERAL (SELECT state FROM tasks WHERE id = e.parent_id OFFSET 0) parent
+                            WHERE is_final(parent.state)));
 
 -- name: parents_not_met
 -- The parents that these tasks still wait for.
