@@ -12,12 +12,17 @@ from tests.chaos import checks, leaks, logs
 from tests.chaos.faults import BURST, FAULTS
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.injector import FaultInjector
-from tests.chaos.load import GRAPHS_SHARE, Load, users
+from tests.chaos.load import ACKNOWLEDGED, GRAPHS_SHARE, Load, users
 from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
 from tests.chaos.stack import ChaosStack, chaos_stack
 from tests.chaos.tasks import GRAPH_SIZE, POISON
 from tests.support.invariants import record_plan_history
+
+# Minimum counts that the producers reach by going on after the last fault; and for how long they
+# may go on, as a multiple of the time with faults.
+COUNTED_BY_LOAD = (ACKNOWLEDGED, "graphs", "cancels answered cancelled")
+LONGEST_EXTENSION = 3
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,9 @@ def _inject_faults(
         # Even if the injector fails: a stopped process could never end.
         injector.end_all()
     injector.heal()
+    # Without faults the rest takes as long as the machine needs, but not for ever.
+    minima = {what: n for what, n in options.at_least.items() if what in COUNTED_BY_LOAD}
+    load.go_on_until(minima, LONGEST_EXTENSION * options.seconds)
     report.add(
         checks.as_findings({"planned faults that never occurred": injector.missing_faults()})
     )
@@ -144,7 +152,7 @@ def _count(
         row["state"]: row["n"] for row in rows("SELECT state, count(*) AS n FROM tasks GROUP BY 1")
     }
     report.work |= {
-        "submissions acknowledged": len(load.record.acks),
+        ACKNOWLEDGED: len(load.record.acks),
         **{f"tasks {state}": count for state, count in sorted(states.items())},
         **dict(sorted(load.record.counts.items())),
         "runs started": len(handler_record.starts),

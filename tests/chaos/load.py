@@ -40,6 +40,7 @@ PLANS: Sequence[tuple[PlanTier, int, Mapping[str, object]]] = (
     (PlanTier.FREE, 1, {}),
     (PlanTier.TEAM, 2, {"monthly_agent_hours_limit": 9}),
 )
+ACKNOWLEDGED: Final = "submissions acknowledged"
 GRAPHS_SHARE: Final = 0.03
 CANCELS_SHARE: Final = 0.04
 
@@ -73,6 +74,12 @@ class Record:
         """Add one to a count of the report."""
         with self.lock:
             self.counts[what] += 1
+
+    def has_reached(self, minima: Mapping[str, int]) -> bool:
+        """Whether the producers have got this many responses of each kind."""
+        with self.lock:
+            counted = {**self.counts, ACKNOWLEDGED: len(self.acks)}
+        return all(counted.get(what, 0) >= count for what, count in minima.items())
 
     def fault(self, what: str) -> None:
         """Record a response that should never occur."""
@@ -145,6 +152,15 @@ class Load:
         """Submit this many more tasks without pauses."""
         for number in range(count):
             self._extra.put(number)
+
+    def go_on_until(self, minima: Mapping[str, int], timeout: float) -> None:
+        """Go on submitting until these counts are reached, at most for this many seconds.
+
+        How much is submitted in a given time depends on the machine; what is checked does not.
+        """
+        deadline = time.monotonic() + timeout
+        while not self.record.has_reached(minima) and time.monotonic() < deadline:
+            time.sleep(PAUSE_SECONDS)
 
     def finish(self, timeout: float) -> bool:
         """Stop submitting; return whether every request got a response in time."""
