@@ -47,7 +47,7 @@ def settings(database_url: str) -> Settings:
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
     """The resources of a worker process, in this process; a run needs no Redis."""
-    load_handlers(())
+    load_handlers((), demo=True)
     waker = Waker(NOWHERE)
     yield resources.WorkerResources(settings, db, waker)
     waker.close()

@@ -33,7 +33,7 @@ def user(deployment: Deployment) -> UserId:
 
 @pytest.fixture
 def worker(database_url: str, db: Db) -> Iterator[resources.WorkerResources]:
-    load_handlers(())
+    load_handlers((), demo=True)
     waker = Waker(NOWHERE)
     settings = worker_settings(database_url, NOWHERE, max_spawn_depth=2, refill_seconds=0)
     yield resources.WorkerResources(settings, db, waker)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from sqlalchemy import select
+from sqlalchemy import select, text
 
 from overnight_server.local.home_lock import is_held
 from overnight_server.store.db import ADMIN, Db
@@ -31,6 +31,15 @@ def users(url: str) -> set[str]:
     db = Db.connect(url, role=ADMIN)
     try:
         return set(db.atomically(lambda tx: tx.scalars(select(UserRow.name)).all()))
+    finally:
+        db.close()
+
+
+def worker_types(url: str) -> set[str]:
+    db = Db.connect(url, role=ADMIN)
+    try:
+        types = text("SELECT unnest(types) FROM agents")
+        return set(db.atomically(lambda tx: tx.scalars(types).all()))
     finally:
         db.close()
 
@@ -59,6 +68,7 @@ def test_a_detached_stack_runs_survives_kill_9_and_stops(terminal: Terminal) -> 
         first.stdout,
     )
     assert users(connection.database_url) >= {"local"}
+    assert {"echo", "crash"} <= worker_types(connection.database_url)
     key = terminal.home.api_key()
 
     for again in (terminal.type("up"), terminal.type("up", "--detach")):

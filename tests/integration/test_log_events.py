@@ -49,7 +49,7 @@ def settings(database_url: str) -> Settings:
 
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[WorkerResources]:
-    load_handlers(())
+    load_handlers((), demo=True)
     waker = Waker(NOWHERE)
     yield WorkerResources(settings, db, waker)
     waker.close()

@@ -37,7 +37,7 @@ def user(deployment: Deployment) -> UserId:
 
 @pytest.fixture
 def worker(database_url: str, link: ProxyLink) -> Iterator[resources.WorkerResources]:
-    load_handlers(())
+    load_handlers((), demo=True)
     settings = worker_settings(through(database_url, link), NOWHERE)
     waker = Waker(NOWHERE)
     db = Db.connect(str(settings.database_url), role=DISPATCHER)

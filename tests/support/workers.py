@@ -46,6 +46,7 @@ def worker_settings(database_url: str, redis_url: str, **changes: object) -> Set
         "DATABASE_URL": database_url,
         "REDIS_URL": redis_url,
         "REDIS_KEY_PREFIX": f"test-{uuid4().hex[:8]}:",
+        "DEMO_HANDLERS": "true",
         **SHORT_CLOCKS,
         **environment,
     }

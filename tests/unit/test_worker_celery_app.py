@@ -53,7 +53,7 @@ def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
 
 
 def test_a_worker_offers_the_capabilities_of_settings_and_handlers() -> None:
-    load_handlers(())
+    load_handlers((), demo=True)
     card = agent_card(load({"OVERNIGHT_POOL": "night", "OVERNIGHT_CAPABILITIES": "gpu"}), slots=3)
 
     assert (card.id, card.pool, card.slots) == (WORKER_ID, "night", 3)

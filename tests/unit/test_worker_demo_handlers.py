@@ -5,12 +5,12 @@ import pytest
 
 from overnight import Stopped
 from overnight.testing import MemoryContext, run
-from overnight_worker import demo_handlers
+from overnight_worker import demo_handlers, echo_handler
 from tests.rules.sources import ROOT
 
 
 def test_echo_returns_the_payload() -> None:
-    assert run(demo_handlers.echo, {"hello": "world"}).output == {"hello": "world"}
+    assert run(echo_handler.echo, {"hello": "world"}).output == {"hello": "world"}
 
 
 def test_sleep_reports_its_progress() -> None:

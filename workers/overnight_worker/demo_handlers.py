@@ -1,4 +1,8 @@
-"""Demo handlers: they echo, sleep, fail, cost money, spawn, crash or never end."""
+"""Demo handlers: they sleep, fail, cost money, spawn, crash or never end.
+
+A worker loads them only with the setting `demo_handlers`, because any user could use them to end
+the processes of the deployment or to occupy them.
+"""
 
 import ctypes
 import os
@@ -9,12 +13,6 @@ from overnight import Context, handler
 
 PAUSE_SECONDS = 0.05
 ENDLESS_SECONDS = 10**6
-
-
-@handler("echo")
-def echo(ctx: Context) -> object:
-    """Return the payload."""
-    return ctx.payload
 
 
 @handler("sleep")

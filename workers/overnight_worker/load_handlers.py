@@ -10,6 +10,7 @@ from overnight.handlers.registry import registered
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker import working_directory
 
+ECHO: Final = "overnight_worker.echo_handler"
 DEMO: Final = "overnight_worker.demo_handlers"
 CANNOT_IMPORT: Final = 3
 
@@ -23,9 +24,9 @@ class HandlersNotLoaded(Exception):
         self.module = module
 
 
-def load_handlers(modules: Iterable[str]) -> tuple[str, ...]:
-    """Import the demo handlers and these modules; return all registered task types."""
-    all_modules = [DEMO, *modules]
+def load_handlers(modules: Iterable[str], *, demo: bool = False) -> tuple[str, ...]:
+    """Import `echo`, with `demo` the demo handlers, and these modules; return all task types."""
+    all_modules = [ECHO, *([DEMO] if demo else []), *modules]
     working_directory.find_first()
     for module in all_modules:
         _import(module)

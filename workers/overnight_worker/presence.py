@@ -61,7 +61,7 @@ class Presence(StartStopStep):
         self._settings = current()
         try:
             database_url(self._settings)
-            load_handlers(self._settings.handlers)
+            load_handlers(self._settings.handlers, demo=self._settings.demo_handlers)
         except (NoDatabase, HandlersNotLoaded) as error:
             raise SystemExit(f"overnight worker: {error}") from error
         self._card = agent_card(self._settings, slots=parent.concurrency)

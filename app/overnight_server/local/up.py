@@ -67,13 +67,19 @@ def up(
 
 
 def _with_handlers(settings: Settings, home: Home, chosen: Sequence[str] | None) -> Settings:
-    """Return the settings with the modules chosen now, else configured, else remembered."""
+    """Return the settings with the modules chosen now, else configured, else remembered.
+
+    The demo handlers are loaded too, unless the setting says otherwise.
+    """
     if chosen is not None:
         home.remember_handlers(chosen)
     modules = tuple(settings.handlers or home.handlers) if chosen is None else tuple(chosen)
+    # On a machine of one's own the demo handlers are welcome; the tutorial uses them.
+    demo = settings.demo_handlers or "demo_handlers" not in settings.model_fields_set
     # For the worker, which reads the environment.
     os.environ["OVERNIGHT_HANDLERS"] = ",".join(modules)
-    return settings.model_copy(update={"handlers": modules})
+    os.environ["OVERNIGHT_DEMO_HANDLERS"] = str(demo).lower()
+    return settings.model_copy(update={"handlers": modules, "demo_handlers": demo})
 
 
 def down(settings: Settings) -> int:

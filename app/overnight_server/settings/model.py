@@ -243,6 +243,12 @@ class Settings(BaseModel):
         description="The modules, as dotted names, from which a worker imports `@handler` "
         "functions. They are imported from the worker's working directory.",
     )
+    demo_handlers: bool = Field(
+        default=False,
+        description="Whether a worker also has the handlers for demonstrations and tests, such as "
+        "`sleep`, `crash` and `spin`; every user can submit tasks of their types. `overnight up` "
+        "sets it unless it is set.",
+    )
     default_type: str = Field(
         default="echo", description="The type of a task that is submitted without one."
     )
