@@ -18,7 +18,14 @@ from overnight_server.store.schema_fingerprint import (
     stored_fingerprint,
 )
 
-PROCESSES = (["api"], ["worker"], ["beat"], ["migrate"])
+PROCESSES = (["api"], ["dispatcher"], ["worker"], ["maintenance"], ["beat"])
+COMMANDS = (["migrate"], ["migrate", "--check"], ["user", "add", "ada", "--database"], ["sweep", "reap"])
+OTHER_FINGERPRINT = "COMMENT ON TABLE alembic_version IS 'overnight schema 0123456789ab'"
+# A database of a revision before ours; it may have tables of ours, or none.
+OLD_REVISION = (
+    "DROP OWNED BY overnight_owner; COMMENT ON TABLE alembic_version IS NULL;"
+    " UPDATE alembic_version SET version_num = '0000'"
+)
 
 
 def run_sql(url: str, sql: str) -> None:
@@ -67,17 +74,29 @@ def test_another_fingerprint_or_none_is_refused(empty_url: str, comment: str) ->
         migrate.upgrade(empty_url)
 
 
-def test_no_process_starts_on_a_database_of_another_version(empty_url: str) -> None:
+@pytest.mark.parametrize("change", [OTHER_FINGERPRINT, OLD_REVISION], ids=["other", "old"])
+@pytest.mark.parametrize("arguments", [*PROCESSES, *COMMANDS], ids=" ".join)
+def test_nothing_starts_on_a_database_of_another_version(
+    empty_url: str, arguments: list[str], change: str
+) -> None:
     migrate.upgrade(empty_url)
-    run_sql(empty_url, "COMMENT ON TABLE alembic_version IS 'overnight schema 0123456789ab'")
+    run_sql(empty_url, change)
 
-    for arguments in PROCESSES:
-        ended = overnight(empty_url, *arguments)
+    ended = overnight(empty_url, *arguments)
 
-        assert ended.returncode == 1, arguments
-        assert "created by another version of Overnight" in ended.stderr, arguments
-        assert "0123456789ab" in ended.stderr
-        assert "overnight down" in ended.stderr
+    assert ended.returncode == 1, ended.stderr
+    assert "created by another version of Overnight" in ended.stderr
+    assert schema_fingerprint() in ended.stderr
+    assert "overnight down" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_database_whose_migrations_were_reverted_counts_as_empty(empty_url: str) -> None:
+    migrate.upgrade(empty_url)
+    migrate.downgrade(empty_url, "base")
+
+    migrate.check(empty_url)
+    migrate.upgrade(empty_url)
 
 
 def test_a_migration_is_logged_once(empty_url: str) -> None:

@@ -79,14 +79,19 @@ def operator_actor() -> str:
 
 @contextmanager
 def opened(role: str = "overnight_dispatcher") -> Iterator["Db"]:
-    """Open the database for one command, with the rights of the role."""
+    """Open the database for one command, with the rights of the role.
+
+    Raises CommandFailure if it cannot be used: unreachable, or with another schema.
+    """
     from overnight_server.store.db import Db
+    from overnight_server.store.migrate import check
 
     address = url()
     if not logging.getLogger().handlers:
         # A command prints its result; log lines are for the processes.
         logging.getLogger().addHandler(logging.NullHandler())
     with reported_failures():
+        check(address)
         db = Db.connect(
             address,
             role=role,

@@ -223,6 +223,8 @@ def _migrations(context: CheckContext) -> str:
         migrate.check(context.database_url)
     except SchemaMismatch as error:
         _fail(str(error), ADVICE)
+    except migrate.UnsuitableDatabase as error:
+        _fail(str(error), error.advice)
     return f"at {head}, schema {schema_fingerprint()}"
 
 

@@ -21,7 +21,7 @@ from overnight_server.store.db import (
     session_options,
     sqlstate,
 )
-from overnight_server.store.schema_fingerprint import check_schema
+from overnight_server.store.schema_fingerprint import SCHEMA, check_schema
 from overnight_server.telemetry import LogEvent, emit
 
 SCRIPTS = Path(__file__).parent / "migrations"
@@ -29,6 +29,9 @@ SCRIPTS = Path(__file__).parent / "migrations"
 UPGRADE_LOCK = 0x0F_E121_617
 MIN_POSTGRES = 16
 NO_RIGHT = "42501"
+MISSING_RIGHTS = """
+    SELECT granted FROM expected_rights EXCEPT SELECT granted FROM granted_rights ORDER BY 1
+"""
 
 
 class UnsuitableDatabase(Exception):
@@ -50,8 +53,8 @@ def upgrade(url: str, revision: str = "head") -> None:
     """Run every migration that the database does not have yet; safe to run twice and at once.
 
     Raises `SchemaMismatch` if the database was created with another version of the schema, and
-    `UnsuitableDatabase` if the server or the login cannot have the schema. Raises
-    `NeedsDirectConnection` for a pooler, because the lock below belongs to a session.
+    `UnsuitableDatabase` if the server or the login cannot have the schema, or rights are missing.
+    Raises `NeedsDirectConnection` for a pooler, because the lock below belongs to a session.
     """
     if has_pooler(url):
         raise NeedsDirectConnection
@@ -60,10 +63,13 @@ def upgrade(url: str, revision: str = "head") -> None:
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({UPGRADE_LOCK})")
         connection.commit()
         before, started = current_revision(connection), time.monotonic()
+        if before is not None and not _is_known(before):
+            check_schema(connection)
         # Alembic commits only transactions that it began itself.
         connection.commit()
         command.upgrade(_config(connection), revision)
-        check_schema(connection)
+        if check_schema(connection):
+            check_rights(connection)
         _forbid_temporary_tables(connection)
         after = current_revision(connection)
     if after != before:
@@ -85,14 +91,49 @@ def check(url: str) -> None:
     """Raise `SchemaMismatch` if the database was created with another version of the schema.
 
     A database that is empty or unreachable passes: processes wait for it. Raises
-    `UnsuitableDatabase` if the server is too old.
+    `UnsuitableDatabase` if the server is too old, or if rights of our roles are missing.
     """
     try:
         with _connected(url, Timeouts()) as connection:
             check_version(connection)
-            check_schema(connection)
+            if check_schema(connection):
+                check_rights(connection)
     except OperationalError:
         return
+
+
+def create_roles(url: str) -> None:
+    """Create Overnight's roles in the cluster of this database; existing roles stay as they are.
+
+    A dump does not contain roles, so this comes before a restore into another cluster. Raises
+    `UnsuitableDatabase` if the server or the login cannot have them.
+    """
+    with _connected(url) as connection, _explained_rights():
+        check_version(connection)
+        roles, *_ = sorted(SCHEMA.glob("*.sql"))
+        connection.execution_options(no_parameters=True).exec_driver_sql(roles.read_text())
+        connection.commit()
+
+
+def check_rights(connection: Connection) -> None:
+    """Raise `UnsuitableDatabase` if rights are missing that the migration gave to our roles.
+
+    That is so after a restore into a cluster in which the roles did not exist.
+    """
+    try:
+        missing = connection.exec_driver_sql(MISSING_RIGHTS).scalars().all()
+    except DBAPIError as error:
+        if sqlstate(error) != NO_RIGHT:
+            raise
+        missing = ["SELECT on expected_rights"]
+    if missing:
+        raise UnsuitableDatabase(
+            f"the database lacks {len(missing)} of the rights of Overnight's roles, such as"
+            f" {missing[0]!r}: it was restored from a dump before the roles existed, or its rights"
+            " were changed",
+            "Create an empty database, run `overnight migrate --roles` on it, and then restore the"
+            " dump into it with `pg_restore`.",
+        )
 
 
 def check_version(connection: Connection) -> None:
@@ -144,6 +185,11 @@ def head() -> str:
     if newest is None:
         raise LookupError(f"no migration in {SCRIPTS}")
     return newest
+
+
+def _is_known(revision: str) -> bool:
+    scripts = ScriptDirectory(str(SCRIPTS)).walk_revisions()
+    return any(script.revision == revision for script in scripts)
 
 
 def _connected(url: str, timeouts: Timeouts | None = None) -> Connection:

@@ -61,12 +61,30 @@ def stored_fingerprint(tx: Connection) -> str | None:
     return comment.removeprefix(_PREFIX) if comment and comment.startswith(_PREFIX) else None
 
 
-def check_schema(tx: Connection) -> None:
+def check_schema(tx: Connection) -> bool:
     """Raise `SchemaMismatch` if the database was created with another schema.
 
-    An empty database passes: the migration has not run yet.
+    Return False for an empty database, which passes: the migration has not run yet. A database is
+    empty without our tables and without a revision.
     """
-    is_empty = tx.exec_driver_sql("SELECT to_regclass('tasks') IS NULL").scalar_one()
     stored = stored_fingerprint(tx)
-    if not is_empty and stored != schema_fingerprint():
+    if stored == schema_fingerprint() and _has_tables(tx):
+        return True
+    if _has_tables(tx) or _has_revision(tx):
         raise SchemaMismatch(stored, schema_fingerprint())
+    return False
+
+
+def _has_tables(tx: Connection) -> bool:
+    return bool(tx.exec_driver_sql("SELECT to_regclass('tasks') IS NOT NULL").scalar_one())
+
+
+def _has_revision(tx: Connection) -> bool:
+    """Whether Alembic's table has a row; one that this login may not read counts as having one."""
+    is_readable = tx.exec_driver_sql(
+        "SELECT has_table_privilege(to_regclass('alembic_version'), 'SELECT')"
+    ).scalar_one()
+    if is_readable is None:
+        return False
+    rows = "SELECT count(*) FROM alembic_version"
+    return not is_readable or bool(tx.exec_driver_sql(rows).scalar_one())

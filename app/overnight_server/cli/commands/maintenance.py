@@ -16,6 +16,10 @@ def migrate(
     check: Annotated[
         bool, typer.Option("--check", help="Change nothing; exit 1 if the schema is not current.")
     ] = False,
+    roles: Annotated[
+        bool,
+        typer.Option("--roles", help="Only create the roles, before a dump is restored."),
+    ] = False,
 ) -> None:
     """Upgrade the database to the schema of this release."""
     from overnight_server import telemetry
@@ -24,6 +28,10 @@ def migrate(
     address, settings = database.url(), database.settings()
     telemetry.configure(settings.log_format, settings.log_level, "migrate")
     with database.reported_failures():
+        if roles:
+            schema.create_roles(address)
+            output.line("The roles exist. A dump can be restored now.")
+            return
         if check:
             schema.check(address)
         else:
