@@ -28,7 +28,8 @@ class KeyCreate(RequestModel):
         default=None,
         ge=60,
         le=TEN_YEARS_SECONDS,
-        description="After how many seconds the key expires; null means never.",
+        description="After how many seconds the key expires, but not later than the key or token of"
+        " the request; null means as late as possible.",
     )
 
     @property
@@ -68,6 +69,11 @@ class ApiKey(BaseModel):
     revoked_at: datetime | None = Field(None, description="When it was revoked, if it was.")
     last_used_at: datetime | None = Field(None, description="When a request last used it.")
     replaced_by: str | None = Field(None, description="The id of the key that replaced it.")
+    made_by: str | None = Field(
+        None,
+        description="What it was made with: key: and an id, token: and a subject, or no-auth; null"
+        " for a key that an operator made in the database.",
+    )
 
 
 class UserApiKey(ApiKey):

@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, cast, func, or_, select, update
 from sqlalchemy.dialects import postgresql
 
-from overnight.errors import InvalidRequest, KeyNotFound
+from overnight.errors import InvalidRequest, KeyNotFound, Unauthenticated
 from overnight.models.enums import PlanTier
 from overnight.models.scopes import ADMIN, EVERYTHING
 from overnight_server.control.users import appoint_admin, create_user
 from overnight_server.domain.ids import UserId
-from overnight_server.domain.scopes import checked, reach
+from overnight_server.domain.scopes import checked, reach, within
 from overnight_server.insight.users import find_user
 from overnight_server.store import lanes
 from overnight_server.store.db import ActingUser, Db
@@ -42,12 +42,18 @@ MAX_KEYS = 100
 
 @dataclass(frozen=True)
 class Caller:
-    """The user of a request, as its key or token proves; `key_id` is empty for a token."""
+    """The user of a request, as its key or token proves; `key_id` is empty for a token.
+
+    `ends_at` is when a token expires. The end of a key is read again where it matters, because a
+    rotation may have shortened it.
+    """
 
     user_id: UserId
     key_id: str
     scopes: tuple[str, ...]
     is_admin: bool = False
+    token_subject: str = ""
+    ends_at: datetime | None = None
 
     def may(self, scope: str) -> bool:
         """Return whether the key has this scope."""
@@ -62,6 +68,16 @@ class Caller:
     def actor(self) -> str:
         """The name under which this caller's acts are recorded."""
         return f"user:{self.user_id}"
+
+    @property
+    def credential(self) -> str:
+        """What the request was authenticated with; credentials that it makes are marked with it.
+
+        `key:` and the key's id, `token:` and the token's subject, or `no-auth`.
+        """
+        if self.key_id:
+            return f"key:{self.key_id}"
+        return f"token:{self.token_subject}" if self.token_subject else "no-auth"
 
     @property
     def served(self) -> ActingUser:
@@ -89,19 +105,25 @@ def issue(
     name: str,
     scopes: Collection[str] = (EVERYTHING,),
     expires_in: timedelta | None = None,
-    maker: str | None = None,
+    maker: Caller | None = None,
 ) -> str:
     """Store the hash of a new key for a user and return the key; it cannot be shown again.
 
-    It expires no later than the key with the id `maker`, with which it is issued. Raises
-    InvalidRequest for an unknown scope, or if the user has the largest number of keys.
+    It expires no later than the credential of `maker`, has no more scopes, and is marked with it;
+    a revoked key takes the keys that were made with it along. Without `maker`, an operator issues
+    the key in the database. Raises InvalidRequest for a scope that is unknown or that the maker
+    lacks, and if the user has the largest number of keys; Unauthenticated if the maker has ended.
     """
     key = new_key()
     card = KeyCard(name, checked(scopes), expires_in)
+    if maker is not None and not within(card.scopes, maker.scopes):
+        legal = f"those of this key: {', '.join(maker.scopes)}"
+        raise InvalidRequest("scopes", "include scopes that this key lacks", legal=legal)
 
     def work(tx: Connection) -> None:
         _check_key_count(tx, user_id)
-        _register(tx, user_id, key, card, no_later_than=_end_of(tx, maker))
+        made_by = None if maker is None else maker.credential
+        _register(tx, user_id, key, card, no_later_than=_end_of(tx, maker), made_by=made_by)
 
     db.atomically(work)
     return key
@@ -113,13 +135,15 @@ def rotate(
     *,
     grace: timedelta = GRACE,
     user_id: UserId | None = None,
-    maker: str | None = None,
+    maker: Caller | None = None,
 ) -> str:
     """Issue a key that replaces another, which stays valid for the grace, and return the new key.
 
-    The new key has the name, scopes and lifetime of the old one, but does not outlive the key
-    `maker`, if one is given. A key can be rotated once. Raises KeyNotFound if the key is not valid
-    or was rotated already, and with a `user_id` if that user has no such key.
+    The new key has the name, scopes and lifetime of the old one, but does not outlive the
+    credential of `maker`, and is marked with it. A key that rotates itself passes on the mark of
+    its own maker. Keys that were made with the old one belong to the new one. A key can be rotated
+    once. Raises KeyNotFound if the key is not valid, was rotated already or has a scope that the
+    maker lacks, and with a `user_id` if that user has no such key.
     """
     if not timedelta() <= grace <= MAX_GRACE:
         raise InvalidRequest("grace", f"{grace}", legal=f"0 seconds to {MAX_GRACE.days} days")
@@ -133,21 +157,32 @@ def rotate(
             update(ApiKeyRow)
             .where(*_is_valid(key_id, user_id), ApiKeyRow.replaced_by.is_(None))
             .values(replaced_by=key_id_of(key), expires_at=func.least(ApiKeyRow.expires_at, end))
-            .returning(ApiKeyRow.user_id, ApiKeyRow.name, ApiKeyRow.scopes, ApiKeyRow.lifetime)
+            .returning(
+                ApiKeyRow.user_id,
+                ApiKeyRow.name,
+                ApiKeyRow.scopes,
+                ApiKeyRow.lifetime,
+                ApiKeyRow.made_by,
+            )
         ).one_or_none()
-        if old is None:
+        if old is None or not (maker is None or within(old.scopes, maker.scopes)):
             raise KeyNotFound
         owner = UserId(old.user_id)
         _check_key_count(tx, owner)
         card = KeyCard(old.name, old.scopes, old.lifetime)
-        _register(tx, owner, key, card, no_later_than=no_later_than)
+        made_by = old.made_by
+        if maker is not None and maker.key_id != key_id:
+            made_by = maker.credential
+        _register(tx, owner, key, card, no_later_than=no_later_than, made_by=made_by)
+        params = {"old_key": key_id, "new_key": key_id_of(key)}
+        tx.execute(statement("hand_over_made_keys"), params)
 
     db.atomically(work)
     return key
 
 
 def revoke(db: Db, key_id: str, *, user_id: UserId | None = None) -> bool:
-    """Revoke a key at once; return False if there is no such valid key.
+    """Revoke a key and all keys made with it at once; return False if there is no such valid key.
 
     With a `user_id`, another user's key is not found.
     """
@@ -218,6 +253,7 @@ def _register(
     card: KeyCard,
     *,
     no_later_than: datetime | None = None,
+    made_by: str | None = None,
 ) -> None:
     """Store a key's hash; an existing key is not changed."""
     end = None if card.expires_in is None else func.clock() + card.expires_in
@@ -233,6 +269,7 @@ def _register(
             # The earlier of the two; `least` ignores NULL, which means never.
             expires_at=func.least(end, cast(no_later_than, ApiKeyRow.expires_at.type)),
             lifetime=card.expires_in,
+            made_by=made_by,
         )
         .on_conflict_do_nothing()
     )
@@ -248,11 +285,20 @@ def _is_valid(key_id: str, user_id: UserId | None) -> list[ColumnElement[bool]]:
     return conditions if user_id is None else [*conditions, ApiKeyRow.user_id == user_id]
 
 
-def _end_of(tx: Connection, key_id: str | None) -> datetime | None:
-    """Return when a key expires, if it does."""
-    return tx.execute(
-        select(ApiKeyRow.expires_at).where(ApiKeyRow.id == key_id)
-    ).scalar_one_or_none()
+def _end_of(tx: Connection, maker: Caller | None) -> datetime | None:
+    """Return when a credential expires, if it does; raise Unauthenticated if it has ended.
+
+    A key is locked, so that a revocation comes before this transaction, or after it and then finds
+    what was made.
+    """
+    if maker is None or not maker.key_id:
+        return None if maker is None else maker.ends_at
+    valid_key = select(ApiKeyRow.expires_at).where(*_is_valid(maker.key_id, maker.user_id))
+    row = tx.execute(valid_key.with_for_update(read=True)).one_or_none()
+    if row is None:
+        raise Unauthenticated
+    end: datetime | None = row.expires_at
+    return end
 
 
 def _check_key_count(tx: Connection, user_id: UserId) -> None:

@@ -7,6 +7,7 @@ token may only select one of the configured keys. Every fault has the same resul
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 import jwt
@@ -20,6 +21,8 @@ from overnight_server.store.db import Db
 
 MAX_TOKEN_LENGTH = 8 * 1024
 MAX_SUBJECT_LENGTH = 200
+# The last second of the year 9999, after which Python has no dates.
+LAST_SECOND = 253_402_300_799
 SHAPE = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 REQUIRED = ("exp", "nbf", "iss", "aud", "sub")
 # Headers with which a token would choose its own key or its own rules.
@@ -62,7 +65,15 @@ class JwtVerifier:
         user = find_identity(db, subject)
         if user is None or user.is_disabled:
             return None
-        return Caller(user.user_id, "", scopes_in(claims), user.is_admin)
+        ends_at = datetime.fromtimestamp(min(int(claims["exp"]), LAST_SECOND), UTC)
+        return Caller(
+            user.user_id,
+            "",
+            scopes_in(claims),
+            user.is_admin,
+            token_subject=subject,
+            ends_at=ends_at,
+        )
 
     def claims(self, token: str) -> Mapping[str, Any]:
         """Return the claims of a valid token, or an empty mapping."""

@@ -169,6 +169,7 @@ def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MAX_KEYS) -
             ApiKeyRow.revoked_at,
             ApiKeyRow.last_used_at,
             ApiKeyRow.replaced_by,
+            ApiKeyRow.made_by,
         )
         .join(UserRow, UserRow.id == ApiKeyRow.user_id)
         .order_by(ApiKeyRow.created_at.desc(), ApiKeyRow.id)

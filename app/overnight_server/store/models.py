@@ -109,6 +109,7 @@ class ApiKeyRow(Base):
     last_used_at: Mapped[datetime | None]
     lifetime: Mapped[timedelta | None]
     replaced_by: Mapped[str | None]
+    made_by: Mapped[str | None]
 
 
 class LedgerEntryRow(Base):
@@ -162,6 +163,8 @@ class AgentRow(Base):
     claim_ttl_seconds: Mapped[int | None]
     stale_after_seconds: Mapped[int | None]
     drain_requested_at: Mapped[datetime | None]
+    authorized_by: Mapped[str | None]
+    authorized_until: Mapped[datetime | None]
 
 
 class SweepRunRow(Base):

@@ -54,30 +54,34 @@ def list_keys_of(user_id: str, deps: Injected, _caller: Admin) -> list[UserApiKe
 
 
 @router.post("/users/{user_id}/keys", status_code=201)
-def make_key_for(user_id: str, body: KeyCreate, deps: Injected, _caller: Admin) -> CreatedApiKey:
-    """Create a key for a user; no later response contains the key itself."""
+def make_key_for(user_id: str, body: KeyCreate, deps: Injected, caller: Admin) -> CreatedApiKey:
+    """Create a key for a user; no later response contains the key itself.
+
+    It cannot have more scopes than the key or token of the request, nor expire later.
+    """
     key = issue(
         deps.admin_db,
         find_user_id(deps, user_id),
         name=body.name,
         scopes=body.scopes,
         expires_in=body.expires_in,
+        maker=caller,
     )
     return CreatedApiKey(id=key_id_of(key), key=key)
 
 
 @router.post("/keys/{key_id}/rotate", status_code=201)
 def rotate_any_key(
-    key_id: str, deps: Injected, _caller: Admin, body: KeyRotation = DEFAULT_ROTATION
+    key_id: str, deps: Injected, caller: Admin, body: KeyRotation = DEFAULT_ROTATION
 ) -> CreatedApiKey:
     """Create the key that replaces another, which stays valid for the grace period."""
-    key = rotate(deps.admin_db, key_id, grace=body.grace)
+    key = rotate(deps.admin_db, key_id, grace=body.grace, maker=caller)
     return CreatedApiKey(id=key_id_of(key), key=key)
 
 
 @router.delete("/keys/{key_id}")
 def revoke_any_key(key_id: str, deps: Injected, _caller: Admin) -> RevokedApiKey:
-    """Revoke a key of any user at once."""
+    """Revoke a key of any user, and the keys made with it, at once."""
     if not revoke(deps.admin_db, key_id):
         raise KeyNotFound
     return RevokedApiKey(id=key_id)

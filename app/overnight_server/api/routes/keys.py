@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from overnight.errors import InvalidRequest, KeyNotFound
+from overnight.errors import KeyNotFound
 from overnight.models.keys import (
     ApiKey,
     CreatedApiKey,
@@ -15,7 +15,6 @@ from overnight_server.api.http.authentication import KeyReader, KeyWriter
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
-from overnight_server.domain.scopes import within
 from overnight_server.insight.users import list_keys
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/keys", tags=["keys"])
@@ -32,18 +31,15 @@ def list_own_keys(deps: Injected, caller: KeyReader) -> list[UserApiKey]:
 def create_own_key(body: KeyCreate, deps: Injected, caller: KeyWriter) -> CreatedApiKey:
     """Create an API key for the caller and return it, this once.
 
-    It cannot have more scopes than the key of the request, nor expire later.
+    It cannot have more scopes than the key or token of the request, nor expire later.
     """
-    if not within(body.scopes, caller.scopes):
-        legal = f"those of this key: {', '.join(caller.scopes)}"
-        raise InvalidRequest("scopes", "include scopes that this key lacks", legal=legal)
     key = issue(
         deps.db,
         caller.user_id,
         name=body.name,
         scopes=body.scopes,
         expires_in=body.expires_in,
-        maker=caller.key_id,
+        maker=caller,
     )
     return CreatedApiKey(id=key_id_of(key), key=key)
 
@@ -53,21 +49,16 @@ def rotate_own_key(
     key_id: str, deps: Injected, caller: KeyWriter, body: KeyRotation = DEFAULT_ROTATION
 ) -> CreatedApiKey:
     """Create the key that replaces one of the caller's; the old one stays valid for the grace."""
-    _check_scopes(deps, caller, key_id)
-    key = rotate(deps.db, key_id, grace=body.grace, user_id=caller.user_id, maker=caller.key_id)
+    key = rotate(deps.db, key_id, grace=body.grace, user_id=caller.user_id, maker=caller)
     return CreatedApiKey(id=key_id_of(key), key=key)
 
 
 @router.delete("/{key_id}")
 def revoke_own_key(key_id: str, deps: Injected, caller: KeyWriter) -> RevokedApiKey:
-    """Revoke one of the caller's keys at once; it may be the key of this request."""
+    """Revoke one of the caller's keys, and the keys made with it, at once.
+
+    It may be the key of this request.
+    """
     if not revoke(deps.db, key_id, user_id=caller.user_id):
         raise KeyNotFound
     return RevokedApiKey(id=key_id)
-
-
-def _check_scopes(deps: Injected, caller: KeyWriter, key_id: str) -> None:
-    """Raise KeyNotFound if the key to rotate has a scope that the key of the request lacks."""
-    keys = {key.id: key for key in list_keys(deps.db, caller.user_id)}
-    if key_id not in keys or not within(keys[key_id].scopes, caller.scopes):
-        raise KeyNotFound

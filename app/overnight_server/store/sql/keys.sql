@@ -6,6 +6,10 @@ SELECT user_id, scopes, is_admin, use_is_old FROM holder_of_key(:key_id, :key_ha
 -- Raise an error unless this key of the user is still valid.
 SELECT check_key(:key_id, :user_id);
 
+-- name: hand_over_made_keys
+-- Keys that were made with a key belong to the key that has replaced it.
+SELECT hand_over_made_keys(:old_key, :new_key);
+
 -- name: record_key_use
 -- At most once a minute; otherwise every read would be a write.
 SELECT record_key_use(:key_id);

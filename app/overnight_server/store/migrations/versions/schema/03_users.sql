@@ -37,7 +37,9 @@ CREATE TABLE users (
 CREATE INDEX idx_users_plan ON users (plan_tier);
 
 -- Only the hash of a key is stored. `lifetime` is how long the key was issued for; the key that replaces
--- it lives as long. After a rotation (`replaced_by`) both keys are valid until the old one expires.
+-- it lives as long. After a rotation (`replaced_by`) both keys are valid until the old one expires. `made_by`
+-- names the credential with which the key was made, `key:…`, `token:…` or `no-auth`; it is NULL if an operator
+-- made it in the database. A key ends no later than the one it was made with.
 CREATE TABLE api_keys (
     id TEXT NOT NULL,
     user_id UUID NOT NULL,
@@ -51,11 +53,49 @@ CREATE TABLE api_keys (
     last_used_at TIMESTAMP WITH TIME ZONE,
     lifetime INTERVAL,
     replaced_by TEXT,
+    made_by TEXT,
     PRIMARY KEY (id),
     FOREIGN KEY(user_id) REFERENCES users (id),
     UNIQUE (hash)
 );
 CREATE INDEX api_keys_user ON api_keys (user_id);
+CREATE INDEX api_keys_made_by ON api_keys (made_by) WHERE made_by IS NOT NULL;
+
+-- Revoke the keys that were made with a revoked key, also those of other users. The update fires this trigger
+-- again, so that keys made with those keys follow.
+CREATE FUNCTION revoke_made_keys() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    UPDATE api_keys SET revoked_at = NEW.revoked_at WHERE made_by = 'key:' || NEW.id AND revoked_at IS NULL;
+    RETURN NULL;
+END
+$$;
+REVOKE EXECUTE ON FUNCTION revoke_made_keys FROM PUBLIC;
+CREATE TRIGGER api_keys_revoke_made AFTER UPDATE OF revoked_at ON api_keys
+    FOR EACH ROW WHEN (OLD.revoked_at IS NULL AND NEW.revoked_at IS NOT NULL) EXECUTE FUNCTION revoke_made_keys();
+
+-- Give the keys that were made with a key to the key that has replaced it; they end no later than that one.
+CREATE FUNCTION hand_over_made_keys(old_key text, new_key text) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH RECURSIVE made AS (
+        SELECT k.id, successor.expires_at AS no_later_than
+          FROM api_keys old
+          JOIN api_keys successor ON successor.id = old.replaced_by
+          JOIN api_keys k ON k.made_by = 'key:' || old.id
+         WHERE old.id = old_key AND old.replaced_by = new_key AND k.id <> new_key
+        UNION
+        SELECT k.id, made.no_later_than
+          FROM made
+          JOIN api_keys k ON k.made_by = 'key:' || made.id
+    )
+    UPDATE api_keys k
+       SET made_by = CASE WHEN k.made_by = 'key:' || old_key THEN 'key:' || new_key ELSE k.made_by END,
+           expires_at = least(k.expires_at, made.no_later_than)
+      FROM made
+     WHERE k.id = made.id
+$$;
 
 -- Breaks ties between users in the fair order; equal to app/overnight_server/domain/plans.py.
 CREATE FUNCTION plan_weight(tier text) RETURNS smallint

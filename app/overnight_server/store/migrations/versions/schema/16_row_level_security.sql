@@ -114,7 +114,8 @@ RETURN (SELECT coalesce(sum(waiting), 0) FROM depth_counters);
 
 -- Check a claim token by its digest. `claim_status` is 'held' with the user and the claim's own token,
 -- 'superseded' if a later claim holds the task, or 'over'. A wrong digest returns no row, so a caller
--- cannot even learn whether the task exists.
+-- cannot even learn whether the task exists. The token of a pull agent's claim ends with the credential with
+-- which the agent last asked for work.
 CREATE FUNCTION holder_of_claim(of_task uuid, of_epoch int, digest text)
 RETURNS TABLE (claim_status text, user_id uuid, token uuid)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
@@ -126,8 +127,15 @@ AS $$
            CASE WHEN t.token = a.token AND t.expires_at > clock() THEN a.token END
       FROM attempts a
       JOIN tasks t ON t.id = a.task_id
+      LEFT JOIN agents g ON g.id = a.agent AND g.kind = 'pull'
      WHERE a.task_id = of_task
        AND a.epoch = of_epoch
+       AND (g.authorized_until IS NULL OR g.authorized_until > clock())
+       AND (g.authorized_by IS NULL OR NOT starts_with(g.authorized_by, 'key:')
+            OR EXISTS (SELECT 1 FROM api_keys k
+                        WHERE k.id = substr(g.authorized_by, 5)
+                          AND k.revoked_at IS NULL
+                          AND (k.expires_at IS NULL OR k.expires_at > clock())))
        AND encode(sha256(convert_to(concat_ws('|', 'overnight-claim', a.task_id, a.epoch, a.token), 'UTF8')), 'hex') = digest
 $$;
 

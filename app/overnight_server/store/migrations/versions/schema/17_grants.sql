@@ -55,7 +55,7 @@ BEGIN
 END
 $function_rights$;
 -- Functions that run with the owner's rights.
-GRANT EXECUTE ON FUNCTION holder_of_key, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION holder_of_key, hand_over_made_keys, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
 GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
