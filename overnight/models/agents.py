@@ -33,13 +33,15 @@ class AgentRegister(RequestModel):
     )
     capabilities: list[ShortText] = Field(
         default=[],
-        max_length=100,
-        description="The capabilities that it offers to tasks that require them.",
+        max_length=1000,
+        description="The capabilities that it offers to tasks that require them; at most 100 unless"
+        " the service is set otherwise.",
     )
     types: list[ShortText] = Field(
         default=[],
-        max_length=100,
-        description="The types of task that it accepts; empty means all.",
+        max_length=1000,
+        description="The types of task that it accepts; empty means all. At most 100 unless the"
+        " service is set otherwise.",
     )
     models: list[ShortText] = Field(
         default=[], max_length=100, description="The models that it can use."
@@ -226,9 +228,10 @@ class ReleaseRequest(RunCost):
 
     reason: Literal["shutdown", "window_closed", "busy", "budget", "cancelled"] = Field(
         "shutdown",
-        description="shutdown and window_closed spend no attempt; nor does busy, which puts the"
-        " task at the back of its owner's queue; budget waits for an approval; cancelled ends a"
-        " run whose cancel was requested.",
+        description="shutdown spends no attempt the first three times, and window_closed none if"
+        " the owner's window is closed; nor does busy, which puts the task at the back of its"
+        " owner's queue; budget waits for an approval; cancelled ends a run whose cancel was"
+        " requested.",
     )
 
 

@@ -18,6 +18,7 @@ from overnight_server.domain.results import (
     Interrupted,
     Lost,
     Raised,
+    Released,
     Result,
     Returned,
     StoppedByBudget,
@@ -218,6 +219,32 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
             spent=False,
             billed=False,
             to_back=True,
+        ),
+    ),
+    "released by the owner's agent": (
+        LAST_OF_THREE,
+        Released(),
+        Verdict(LifecycleEvent.HAND_BACK, "released", message="shutdown", spent=False),
+    ),
+    "released too often": (
+        FIRST_OF_THREE,
+        Released(earlier=3),
+        Verdict(
+            LifecycleEvent.RETRY,
+            "released",
+            "released_too_often",
+            "agents have given the task back 4 times",
+            wait_seconds=10.0,
+        ),
+    ),
+    "released too often on the last attempt": (
+        LAST_OF_THREE,
+        Released(earlier=3),
+        Verdict(
+            LifecycleEvent.DEAD_LETTER,
+            "released",
+            "released_too_often",
+            "agents have given the task back 4 times",
         ),
     ),
     "deferred": (

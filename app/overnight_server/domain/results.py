@@ -82,7 +82,23 @@ class Interrupted(RunEnd):
 
 @dataclass(frozen=True)
 class Busy(RunEnd):
-    """The agent was too busy to run the task, which goes to the back of its owner's queue."""
+    """The agent was too busy to run the task, which goes to the back of its owner's queue.
+
+    `billed`: the owner's own agent had started the run, and what it worked is billed.
+    """
+
+    billed: bool = False
+
+
+@dataclass(frozen=True)
+class Released(RunEnd):
+    """The owner's own agent gave the run back; what it worked is billed, whatever its reason.
+
+    `earlier` is how often the owner's agents gave earlier runs of the task back.
+    """
+
+    reason: str = "shutdown"
+    earlier: int = 0
 
 
 @dataclass(frozen=True)
@@ -123,6 +139,7 @@ Result = (
     | WaitingForTasks
     | Interrupted
     | Busy
+    | Released
     | Deferred
     | Expired
     | Died

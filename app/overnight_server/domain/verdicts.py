@@ -14,6 +14,7 @@ from overnight_server.domain.results import (
     Interrupted,
     Lost,
     Raised,
+    Released,
     Result,
     Returned,
     StoppedByBudget,
@@ -26,7 +27,12 @@ from overnight_server.domain.retry import Escalation, RetryRules, delay_seconds
 CRASH = "crash"
 WORKER_LOST = "worker_lost"
 # Outcomes that say nothing about the task itself, so they never count towards poison.
-BLAMELESS = frozenset({WORKER_LOST, "interrupted", "busy", "expired", "deferred", "suspended"})
+RELEASED = "released"
+BLAMELESS = frozenset(
+    {WORKER_LOST, RELEASED, "interrupted", "busy", "expired", "deferred", "suspended"}
+)
+# How often the agents of a task's owner may give the task back before that spends an attempt.
+FREE_RELEASES = 3
 POISON_CRASHES = 2
 
 
@@ -92,6 +98,17 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
             )
         case StoppedByCancel():
             return Verdict(LifecycleEvent.CANCEL, "cancelled", "cancelled")
+        case Released(reason, earlier) if earlier < FREE_RELEASES:
+            return Verdict(LifecycleEvent.HAND_BACK, RELEASED, message=reason, spent=False)
+        case Released(earlier=earlier):
+            return _after_failure(
+                history,
+                outcome=RELEASED,
+                reason="released_too_often",
+                message=f"agents have given the task back {earlier + 1} times",
+                retryable=True,
+                wait=_retry_wait(history, None, chance),
+            )
         case (
             StoppedByBudget() | WaitingForTasks() | Interrupted() | Busy() | Expired() | Deferred()
         ):
@@ -130,13 +147,13 @@ def _not_counted(
             return Verdict(
                 LifecycleEvent.HAND_BACK, "interrupted", message=reason, spent=False, billed=False
             )
-        case Busy():
+        case Busy(billed):
             return Verdict(
                 LifecycleEvent.HAND_BACK,
                 "busy",
                 message="the agent was busy",
                 spent=False,
-                billed=False,
+                billed=billed,
                 to_back=True,
             )
         case Expired(reason):

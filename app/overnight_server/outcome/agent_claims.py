@@ -10,23 +10,48 @@ from overnight.errors import NotStarted, StaleAttempt
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.lifecycle import State
-from overnight_server.domain.results import Busy, Result
+from overnight_server.domain.results import Busy, Interrupted, Released, Result
 from overnight_server.gate.dispatch_log import AGENT_BUSY, log_dispatch_failed
 from overnight_server.outcome.settle import keep_stale_result, settle
 from overnight_server.store.db import Db
 from overnight_server.store.run_rows import run_of
 from overnight_server.store.statements import statement
 
+WINDOW_CLOSED = "window_closed"
+BUSY = "busy"
+
 
 @dataclass(frozen=True)
 class HeldClaim:
-    """A claim that is still held: its run, its holder, and for how long a heartbeat counts."""
+    """A claim that is still held: its run, its holder, and for how long a heartbeat counts.
+
+    `is_own_agent`: the task's owner also owns the agent. `window_closed`: the run must end because
+    of the owner's window. `releases`: how often the owner's agents gave earlier runs back.
+    """
 
     run: Run
     agent: str
     description: str
     has_begun: bool
     lease: timedelta
+    is_own_agent: bool = False
+    window_closed: bool = False
+    releases: int = 0
+
+    def handed_back(self, reason: str, *, cost_usd: float, tokens: dict[str, int]) -> Result:
+        """Return the result of a run or claim that its agent gives back.
+
+        What the owner's own agent worked is billed, and repeated releases count; the closed window
+        is no reason of the agent, and counts only as such if it is true.
+        """
+        is_billed = self.is_own_agent and self.has_begun
+        if reason == BUSY:
+            return Busy(is_billed, cost_usd=cost_usd, tokens=tokens)
+        if not is_billed:
+            return Interrupted(reason, cost_usd=cost_usd, tokens=tokens)
+        if reason == WINDOW_CLOSED and self.window_closed:
+            return Released(reason, cost_usd=cost_usd, tokens=tokens)
+        return Released("shutdown", self.releases, cost_usd=cost_usd, tokens=tokens)
 
 
 def read_claim(db: Db, claim: Claim, default_lease: timedelta) -> HeldClaim:
@@ -40,7 +65,14 @@ def read_claim(db: Db, claim: Claim, default_lease: timedelta) -> HeldClaim:
         raise StaleAttempt
     lease = default_lease if row.lease_seconds is None else timedelta(seconds=row.lease_seconds)
     return HeldClaim(
-        run_of(claim, row), row.claimed_by, row.description, row.state != State.CLAIMED, lease
+        run_of(claim, row),
+        row.claimed_by,
+        row.description,
+        row.state != State.CLAIMED,
+        lease,
+        is_own_agent=row.is_own_agent,
+        window_closed=bool(row.window_closed),
+        releases=row.releases,
     )
 
 

@@ -47,12 +47,9 @@ from overnight_server.control.claim_tokens import (
     Superseded,
     verify,
 )
-from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, show_artifact, show_task
 from overnight_server.domain.results import (
-    Busy,
     Deferred,
-    Interrupted,
     Raised,
     Result,
     Returned,
@@ -90,7 +87,7 @@ class Spending(TypedDict):
 REPEATED_OUTCOMES: dict[type[RunCost], frozenset[str]] = {
     TaskResult: frozenset({"completed"}),
     RunFailure: frozenset({"failed", "deferred"}),
-    ReleaseRequest: frozenset({"interrupted", "busy", "suspended"}),
+    ReleaseRequest: frozenset({"interrupted", "busy", "released", "suspended"}),
     SuspendRequest: frozenset({"suspended"}),
 }
 
@@ -211,7 +208,7 @@ def complete_run(body: TaskResult, run: CurrentRun) -> Ok:
             ),
         )
 
-    def result(_: Run) -> Result:
+    def result(_: HeldClaim) -> Result:
         return Returned(
             output=body.output,
             summary=body.summary,
@@ -230,19 +227,21 @@ def fail_run(body: RunFailure, run: CurrentRun) -> Ok:
 
 @router.post("/release")
 def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
-    """Release a run, or a claim that was not started; no attempt is spent."""
+    """Release a run, or a claim that was not started.
+
+    What an agent of the task's owner has worked is billed. Its first three releases of a task spend
+    no attempt.
+    """
     request = body or ReleaseRequest()
 
-    def result(_: Run) -> Result:
+    def result(held_claim: HeldClaim) -> Result:
         match request.reason:
             case "cancelled":
                 return StoppedByCancel(**_spending(request))
             case "budget":
                 return StoppedByBudget(**_spending(request))
-            case "busy":
-                return Busy(**_spending(request))
             case reason:
-                return Interrupted(reason, **_spending(request))
+                return held_claim.handed_back(reason, **_spending(request))
 
     needs_start = request.reason in {"cancelled", "budget"}
     return _end(run, request, result, needs_start=needs_start)
@@ -329,11 +328,11 @@ def _heartbeat_reply(answer: HeartbeatAnswer, lease: timedelta) -> HeartbeatRepl
 
 
 def _failed(run: RunRequest, body: RunFailure) -> Ok:
-    def result(of: Run) -> Result:
+    def result(held_claim: HeldClaim) -> Result:
         if body.error_class in DEFERRING_CLASSES and body.retry_after is not None:
             return Deferred(body.retry_after, body.error_class, **_spending(body))
         if body.error_class == "timeout":
-            return TimedOut(by_plan=of.plan_limited, **_spending(body))
+            return TimedOut(by_plan=held_claim.run.plan_limited, **_spending(body))
         return Raised(
             error_class=body.error_class,
             message=body.error,
@@ -348,7 +347,11 @@ def _failed(run: RunRequest, body: RunFailure) -> Ok:
 
 
 def _end(
-    run: RunRequest, report: RunCost, result: Callable[[Run], Result], *, needs_start: bool = True
+    run: RunRequest,
+    report: RunCost,
+    result: Callable[[HeldClaim], Result],
+    *,
+    needs_start: bool = True,
 ) -> Ok:
     """End a run with a result.
 
@@ -365,7 +368,7 @@ def _end(
             agent_claims.keep_late_result(run.db, run.task_id, run.epoch, reported)
             raise StaleAttempt from None
         return Ok()
-    agent_claims.settle_claim(run.db, held_claim, result(held_claim.run))
+    agent_claims.settle_claim(run.db, held_claim, result(held_claim))
     return Ok()
 
 
