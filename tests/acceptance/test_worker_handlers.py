@@ -15,6 +15,7 @@ def test_a_worker_has_the_demo_handlers_only_where_they_are_asked_for(
     postgres: EmbeddedPostgres,
     template: str,
     redis: EmbeddedRedis,
+    *,
     changes: dict[str, str],
     has_demo_handlers: bool,
 ) -> None:

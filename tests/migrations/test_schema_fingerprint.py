@@ -19,7 +19,12 @@ from overnight_server.store.schema_fingerprint import (
 )
 
 PROCESSES = (["api"], ["dispatcher"], ["worker"], ["maintenance"], ["beat"])
-COMMANDS = (["migrate"], ["migrate", "--check"], ["user", "add", "ada", "--database"], ["sweep", "reap"])
+COMMANDS = (
+    ["migrate"],
+    ["migrate", "--check"],
+    ["user", "add", "ada", "--database"],
+    ["sweep", "reap"],
+)
 OTHER_FINGERPRINT = "COMMENT ON TABLE alembic_version IS 'overnight schema 0123456789ab'"
 # A database of a revision before ours; it may have tables of ours, or none.
 OLD_REVISION = (

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, text
 from overnight.errors import Refused
 from overnight.models.bulk import TaskFilter
 from overnight.models.enums import PlanTier
-from overnight_server.control import agents, budgets, bulk, dead_letters
+from overnight_server.control import agents, budgets, bulk, dead_letters, keys
 from overnight_server.control.adjust_hours import adjust_hours
 from overnight_server.control.agents import PullAgentCard
 from overnight_server.control.cancel import cancel, cancel_dag
@@ -275,7 +275,7 @@ class Caller:
         if not self.shared.pull_agents:
             return
         owner, agent_id = self.chance.choice(list(self.shared.pull_agents))
-        place = agents.record_poll(self.gate, owner, agent_id)
+        place = agents.record_poll(self.gate, keys.Caller(owner, "", ()), agent_id)
         claimed = claim_for_agent(
             self.gate,
             place.pool,
@@ -513,7 +513,8 @@ class Caller:
             budget_usd=self.chance.choice([None, 2.0]),
             serves_everyone=self.chance.random() < 0.3,
         )
-        self.shared.pull_agents.append((owner, agents.register(self.gate, owner, card)))
+        registered = agents.register(self.gate, keys.Caller(owner, "", ()), card)
+        self.shared.pull_agents.append((owner, registered.agent_id))
 
     def remove_pull_agent(self) -> None:
         if self.shared.pull_agents:

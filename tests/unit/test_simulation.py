@@ -18,6 +18,7 @@ from overnight_server.forecast.simulation import (
     Simulation,
     Snapshot,
     WaitingTask,
+    _Replay,
 )
 
 ADA, BOB = UUID(int=1), UUID(int=2)
@@ -330,3 +331,22 @@ def test_a_quantile_beyond_all_nights_is_unknown(
     values: list[float], share: float, expected: float | None
 ) -> None:
     assert quantile(values, share) == expected
+
+
+def test_a_pool_without_a_free_slot_keeps_its_queue_short() -> None:
+    pools = [PoolState("default", 1), PoolState("never free", 0)]
+    waiting = [task(number, seconds=1) for number in range(1, 500)]
+    simulation = Simulation(Snapshot(pools, [lane()], waiting=waiting))
+    replay = _Replay(simulation, FixedDurations(), inf)
+
+    replay.run(set(range(len(waiting))))
+
+    assert replay.starts == len(waiting)
+    assert max(map(len, replay.queues)) <= replay.longest_queue
+
+
+def test_a_pool_is_queued_only_for_the_lanes_that_it_serves() -> None:
+    pools = [PoolState("shared", 1), *(PoolState(f"of bob {n}", 1, serves=BOB) for n in range(9))]
+    simulation = Simulation(Snapshot(pools, [lane(ADA), lane(BOB)]))
+
+    assert [len(pools) for pools in simulation.lane_pools] == [1, 10]

@@ -7,16 +7,22 @@ caller is the owner; another user's agent raises AgentNotFound.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Self
 
 from sqlalchemy import Connection
 
-from overnight.errors import AgentNotFound, AgentOffline
+from overnight.errors import AgentNotFound, AgentOffline, InvalidRequest
+from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import UserId, new_agent_id
 from overnight_server.outcome import presence
+from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
+
+# A user may have this many names of agents for each agent that may be online.
+NAMES_PER_AGENT = 10
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,47 @@ class PullAgentCard:
 
 
 @dataclass(frozen=True)
+class AgentCaps:
+    """How many agents a user may have online, and how many types and capabilities each may have."""
+
+    agents: int = 100
+    types: int = 100
+    capabilities: int = 100
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return the limits of the settings."""
+        return cls(
+            settings.agents_max_per_user, settings.agent_types_max, settings.agent_capabilities_max
+        )
+
+    @property
+    def names(self) -> int:
+        """How many names of agents a user may have, those of offline agents included."""
+        return NAMES_PER_AGENT * self.agents
+
+    def check(self, card: PullAgentCard) -> None:
+        """Raise InvalidRequest if an agent declares more than it may."""
+        for field, values, most in (
+            ("types", card.types, self.types),
+            ("capabilities", card.capabilities, self.capabilities),
+        ):
+            if len(values) > most:
+                raise InvalidRequest(field, f"has {len(values)} items", legal=f"at most {most}")
+
+
+DEFAULT_CAPS = AgentCaps()
+
+
+@dataclass(frozen=True)
+class Registration:
+    """The id of a registered agent, and whether its name is new."""
+
+    agent_id: str
+    is_new: bool
+
+
+@dataclass(frozen=True)
 class AgentPlace:
     """What the gate needs to know of an agent that asks for work; `serves` None means all users."""
 
@@ -47,16 +94,28 @@ class AgentPlace:
     lease: timedelta
 
 
-def register(db: Db, user_id: UserId, card: PullAgentCard) -> str:
-    """Register an agent and return its id; the same name again updates the same agent."""
+def register(
+    db: Db, caller: Caller, card: PullAgentCard, caps: AgentCaps = DEFAULT_CAPS
+) -> Registration:
+    """Register an agent; the same name again updates the same agent.
+
+    Raises InvalidRequest, before anything is written, if the agent declares more types or
+    capabilities than `caps` allow, or the user has as many other agents as allowed.
+    """
+    caps.check(card)
+    user_id = caller.user_id
     # Named by the owner's id: a user's name can pass to another user, and the pool must not.
     pool = f"pull:{user_id}/{card.name}"
 
+    # Checked twice: here, so that no pool is made for an agent that is refused, and under a lock.
+    db.atomically(lambda tx: _check_count(tx, user_id, card.name, caps))
     serves = None if card.serves_everyone else user_id
     # A transaction of its own: one that holds the row of a pool must not wait for an agent.
     db.run_batch(StatementCall("ensure_pull_pool", {"pool": pool, "serves": serves}))
 
-    def work(tx: Connection) -> str:
+    def work(tx: Connection) -> Registration:
+        lanes.lock(tx, [user_id])
+        _check_count(tx, user_id, card.name, caps)
         registered = tx.execute(
             statement("register_agent"),
             {
@@ -71,18 +130,24 @@ def register(db: Db, user_id: UserId, card: PullAgentCard) -> str:
                 "budget_usd": card.budget_usd,
                 "claim_ttl": round(card.claim_ttl.total_seconds()),
                 "silence": round(card.stale_after.total_seconds()),
+                **_authorization(caller),
             },
-        )
-        return str(registered.scalar_one())
+        ).one()
+        return Registration(registered.id, registered.is_new)
 
-    agent_id = db.atomically(work)
+    registration = db.atomically(work)
     lanes.unskip_lanes(db, pool)
-    return agent_id
+    return registration
 
 
-def record_poll(db: Db, user_id: UserId, agent_id: str) -> AgentPlace:
-    """Record that an agent asked for work, and return what the gate needs to know of it."""
-    params = {"id": agent_id, "user_id": user_id}
+def record_poll(db: Db, caller: Caller, agent_id: str) -> AgentPlace:
+    """Record that an agent asked for work, and return what the gate needs to know of it.
+
+    The tokens of its claims are valid as long as the credential of this caller. Raises
+    AgentNotFound, and AgentOffline if the agent must register again.
+    """
+    user_id = caller.user_id
+    params = {"id": agent_id, "user_id": user_id, **_authorization(caller)}
     row = db.atomically(lambda tx: tx.execute(statement("touch_own_agent"), params).one_or_none())
     if row is None:
         _pool_of_own_agent(db, user_id, agent_id)
@@ -114,6 +179,24 @@ def leave(db: Db, user_id: UserId, agent_id: str) -> None:
     """Remove an agent's slots at once; claims that it still holds end with their leases."""
     _pool_of_own_agent(db, user_id, agent_id)
     presence.leave(db, agent_id)
+
+
+def _check_count(tx: Connection, user_id: UserId, name: str, caps: AgentCaps) -> None:
+    """Raise InvalidRequest if the user has as many other agents, or names of agents, as allowed."""
+    others = tx.execute(
+        statement("count_other_agents"),
+        {"user_id": user_id, "name": name, "limit": caps.names + 1},
+    ).one()
+    if others.online >= caps.agents:
+        legal = f"at most {caps.agents} agents online; remove one with DELETE /agents/ID first"
+        raise InvalidRequest("name", f"would be agent {others.online + 1}", legal=legal)
+    if others.names >= caps.names:
+        legal = f"at most {caps.names} names; use the name of an agent that is offline"
+        raise InvalidRequest("name", "is one name too many", legal=legal)
+
+
+def _authorization(caller: Caller) -> dict[str, object]:
+    return {"authorized_by": caller.credential, "authorized_until": caller.ends_at}
 
 
 def _pool_of_own_agent(db: Db, user_id: UserId, agent_id: str) -> str:

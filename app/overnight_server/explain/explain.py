@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from sqlalchemy import Connection
@@ -19,6 +20,7 @@ from overnight_server.gate.claim import LANES_PER_REFRESH, ClaimSettings
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.db import Db
+from overnight_server.store.one_at_a_time import OneAtATime
 from overnight_server.store.pauses import pauses_in_force
 from overnight_server.store.windows import window_of
 
@@ -27,14 +29,24 @@ MAX_PARENTS = 10
 MAX_LOCKS = 100
 MAX_POOLS = 100
 MAX_HEAD_TASKS = 100
+# Explanations of one user's tasks are computed one after the other.
+EXPLANATIONS = OneAtATime(max_waiting=50)
 
 
 def explain(db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings) -> Explanation:
     """Return every reason why a user's task is not running, as the gate would find them now.
 
     A waiting task without reasons starts with the next pass; `explain/task_reasons.py` defines
-    exactly what that means. Raises TaskNotFound if the user has no such task.
+    exactly what that means. Raises TaskNotFound if the user has no such task. Concurrent equal
+    calls of a process share one computation.
     """
+    compute = partial(_explain, db, user_id, task_id, claim_settings)
+    return EXPLANATIONS.compute(user_id, task_id, compute)
+
+
+def _explain(
+    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
+) -> Explanation:
     # A pass of the gate first starts months and nights that are due, and so does explain. It is
     # a transaction of its own, so that no lane is locked while the facts are read. Row-level
     # security limits it to this user's lane; the next pass does the same for all others.

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,9 +19,12 @@ from overnight_server.forecast.simulation import HORIZON, Simulation, WaitingTas
 from overnight_server.forecast.snapshot import ForecastInput, read_forecast_input
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.store.db import Db
+from overnight_server.store.one_at_a_time import OneAtATime
 from overnight_server.store.statements import statement
 
 DEFAULT_LIMIT = 50
+# Forecasts and plans of one user are computed one after the other.
+FORECASTS = OneAtATime(max_waiting=8)
 SHARES = (0.1, 0.5, 0.9)
 HORIZON_DAYS = round(HORIZON / 86_400)
 
@@ -31,9 +35,16 @@ def forecast_task(
     """Return the forecast of one task; raise TaskNotFound if the user has no such task.
 
     If no run of its type was observed (`observed_runs` is 0), its timeout is taken as its duration,
-    so the forecast is the latest possible and not the most likely.
+    so the forecast is the latest possible and not the most likely. Concurrent equal calls of a
+    process share one computation.
     """
+    compute = partial(_forecast_task, db, user_id, task_id, claim_settings)
+    return FORECASTS.compute(user_id, task_id, compute)
 
+
+def _forecast_task(
+    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
+) -> Forecast:
     def work(tx: Connection) -> tuple[Mapping[str, Any], ForecastInput]:
         params = {"user_id": user_id, "task_id": task_id}
         row = tx.execute(statement("forecast_task"), params).mappings().one_or_none()
@@ -53,8 +64,17 @@ def forecast_task(
 def forecast_next(
     db: Db, user_id: UserId, claim_settings: ClaimSettings, *, limit: int = DEFAULT_LIMIT
 ) -> list[Forecast]:
-    """Return forecasts of the user's running tasks and the next ready ones, in starting order."""
+    """Return forecasts of the user's running tasks and the next ready ones, in starting order.
 
+    Concurrent equal calls of a process share one computation.
+    """
+    compute = partial(_forecast_next, db, user_id, claim_settings, limit)
+    return FORECASTS.compute(user_id, limit, compute)
+
+
+def _forecast_next(
+    db: Db, user_id: UserId, claim_settings: ClaimSettings, limit: int
+) -> list[Forecast]:
     def work(tx: Connection) -> tuple[list[dict[str, Any]], ForecastInput]:
         data = read_forecast_input(tx, user_id, claim_settings)
         running = [task for task in data.snapshot.running if task.user == user_id]

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
+from functools import partial
 from math import inf
 
 from overnight.errors import InvalidRequest
@@ -13,7 +14,7 @@ from overnight_server.domain.ids import UserId, new_task_id
 from overnight_server.domain.lock_keys import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key
 from overnight_server.forecast.distribution import simulate_nights
-from overnight_server.forecast.forecast import expected, expected_last, notes_on
+from overnight_server.forecast.forecast import FORECASTS, expected, expected_last, notes_on
 from overnight_server.forecast.simulation import Simulation, WaitingTask
 from overnight_server.forecast.snapshot import ForecastInput, awaited_task, read_forecast_input
 from overnight_server.gate.claim import ClaimSettings
@@ -68,7 +69,9 @@ def plan(
             ),
         ],
     )
-    distribution = simulate_nights(Simulation(snapshot), data.observed, draft_ids)
+    simulate = partial(simulate_nights, Simulation(snapshot), data.observed, draft_ids)
+    # No two plans are the same, so each has a key of its own.
+    distribution = FORECASTS.compute(user_id, object(), simulate)
     seconds_left = None if by_at is None else (by_at - data.now).total_seconds()
     intervals = [expected(data, distribution, draft_id) for draft_id in draft_ids]
     return Plan(

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from math import inf
 from uuid import UUID
@@ -29,6 +29,8 @@ from overnight_server.forecast.durations import DurationSample
 
 # The simulation ends here: after a whole billing month, in seconds from now.
 HORIZON = 31 * 24 * 3600.0
+# How many entries a pool's queue may have besides two for each lane.
+QUEUE_SPACE = 64
 
 User = Hashable
 # What the gate distinguishes among one user's tasks: the required capabilities, the granted time,
@@ -148,6 +150,14 @@ class Simulation:
         # Sorted so that the smaller number wins a tie, as the gate decides it by weight and id.
         self.lanes = sorted(snapshot.lanes, key=lambda lane: (-lane.weight, str(lane.user)))
         self.lane_of = {lane.user: number for number, lane in enumerate(self.lanes)}
+        pools_of_user: dict[User | None, list[int]] = defaultdict(list)
+        for index, pool in enumerate(snapshot.pools):
+            pools_of_user[pool.serves].append(index)
+        # The pools that serve each lane, in their order.
+        self.lane_pools = [
+            sorted({*pools_of_user.get(None, ()), *pools_of_user.get(lane.user, ())})
+            for lane in self.lanes
+        ]
         self.distinguished_types = frozenset[str]().union(
             *(pool.types or () for pool in snapshot.pools)
         )
@@ -270,6 +280,10 @@ class _Replay:
         limit = simulation.snapshot.slots_max
         self.free_in_all_pools = inf if limit is None else limit
         self.queues: list[list[tuple[int, float, int, int]]] = [[] for _ in self.pools]
+        self.longest_queue = QUEUE_SPACE + 2 * len(self.lanes)
+        self.pool_index = {pool.name: index for index, pool in enumerate(self.pools)}
+        # The pools that may start something: a lane or a slot of theirs has changed.
+        self.changed_pools = set(range(len(self.pools)))
         self.event_counter = count()
         self.serve_counter = count(1)
         self.clock = 0.0
@@ -330,18 +344,32 @@ class _Replay:
         heappush(lane.heaps.setdefault(self.simulation.kind(lane.state, task), []), entry)
 
     def _enqueue_lane(self, number: int) -> None:
-        """Add a lane to the heap of every pool, after a change; older entries become invalid."""
+        """Add a lane to the heap of every pool that serves it; older entries become invalid."""
         lane = self.lanes[number]
         lane.version += 1
         if lane.has_room and not lane.state.paused:
             entry = (lane.active, lane.served, number, lane.version)
-            for pool, queue in zip(self.pools, self.queues, strict=True):
-                if pool.serves is None or pool.serves == lane.state.user:
-                    heappush(queue, entry)
+            for index in self.simulation.lane_pools[number]:
+                heappush(self.queues[index], entry)
+                if len(self.queues[index]) > self.longest_queue:
+                    self._drop_invalid_entries(index)
+                self.changed_pools.add(index)
+
+    def _drop_invalid_entries(self, index: int) -> None:
+        """Keep a queue short whose pool has no free slot for long: only one entry of a lane counts.
+
+        Changed in place, because the caller may be filling this pool.
+        """
+        queue = self.queues[index]
+        queue[:] = [entry for entry in queue if entry[3] == self.lanes[entry[2]].version]
+        heapify(queue)
 
     def _fill(self, requested: set[int]) -> None:
         """Start tasks in the free slots of every pool, one pool after the other."""
-        for pool, queue in zip(self.pools, self.queues, strict=True):
+        last = -1
+        while later := [index for index in self.changed_pools if index > last]:
+            last = min(later)
+            pool, queue = self.pools[last], self.queues[last]
             while queue and self.free[pool.name] > 0 and self.free_in_all_pools > 0:
                 _, _, number, version = heappop(queue)
                 lane = self.lanes[number]
@@ -353,6 +381,8 @@ class _Replay:
                     self._start(number, heappop(heap), pool.name, requested)
                     if not requested or self.starts >= self.max_starts:
                         return
+            if not queue or self.free[pool.name] <= 0:
+                self.changed_pools.discard(last)
 
     def _is_window_closed(self, number: int) -> bool:
         """Return whether a user's window is closed; if so, enqueue the lane when it opens."""
@@ -445,6 +475,8 @@ class _Replay:
         if pool is not None:
             self.free[pool] += 1
             self.free_in_all_pools += 1
+            if pool in self.pool_index:
+                self.changed_pools.add(self.pool_index[pool])
         if number is not None:
             lane = self.lanes[number]
             lane.active -= 1

@@ -42,6 +42,9 @@ MAX_OTHER_TASKS = 4_000
 MIN_TASKS_PER_LANE = 8
 MAX_LATER = 500
 MAX_PENDING = 3_000
+# Workers and agents that serve the user, and agents of the other users; the rest are left out.
+MAX_WORKERS = 500
+MAX_OTHER_AGENTS = 1_000
 # No task has this id, so a task that waits for it never starts.
 NOBODY = UUID(int=0)
 
@@ -70,7 +73,7 @@ class ForecastInput:
     positions: Mapping[UUID, int]
     lanes_left_out: int
     ready_in: float = 0.0
-    # All live workers, including draining ones and those of paused pools.
+    # The live workers that serve the user, including draining ones and those of paused pools.
     workers: Sequence[Mapping[str, Any]] = ()
 
 
@@ -127,11 +130,23 @@ def read_forecast_input(
     all_types = {row["type"] for row in (*running, *waiting.values())} | set(types)
     windows = _windows(lanes)
     workers = _rows(
-        tx, statement("forecast_pools"), liveness=claim_settings.liveness.total_seconds()
+        tx,
+        statement("forecast_pools"),
+        user_id=user_id,
+        liveness=claim_settings.liveness.total_seconds(),
+        limit=MAX_WORKERS,
+    )
+    other_agents = _rows(
+        tx,
+        statement("forecast_other_agents"),
+        users=[row["user_id"] for row in lanes if row["user_id"] != user_id],
+        capabilities=sorted({need for row in waiting.values() for need in _needs(row)}),
+        types=sorted({row["type"] for row in waiting.values()}),
+        limit=MAX_OTHER_AGENTS,
     )
     snapshot = Snapshot(
         # While everything is paused there is no open pool.
-        pools=[] if lanes[0]["all_paused"] else _pools(workers),
+        pools=[] if lanes[0]["all_paused"] else [*_pools(workers), *map(_joint_pool, other_agents)],
         lanes=[
             replace(
                 _lane(row, row["ready"] - read_per_user[row["user_id"]]),
@@ -140,7 +155,7 @@ def read_forecast_input(
             )
             for row in lanes
         ],
-        running=_running(running),
+        running=_running(running, other_agents),
         waiting=[_waiting(row, windows) for row in waiting.values()],
         edges=[*map(_edge, edges), *_approval_edges(waiting.values())],
         slots_max=claim_settings.slots_max,
@@ -199,6 +214,25 @@ def _pools(workers: Sequence[Mapping[str, Any]]) -> list[PoolState]:
     ]
 
 
+def _joint_pool(agents: Mapping[str, Any]) -> PoolState:
+    """Return the agents of another user as one pool, which runs what any of them can run.
+
+    They matter only because tasks that they take leave the slots of all users to others. So the
+    simulation has at most one such pool for each lane, however many agents there are.
+    """
+    return PoolState(
+        _joint_name(agents),
+        slots=agents["slots"],
+        capabilities=frozenset(agents["capabilities"]),
+        types=None if agents["accepts_all"] else frozenset(agents["types"]),
+        serves=agents["serves"],
+    )
+
+
+def _joint_name(agents: Mapping[str, Any]) -> str:
+    return f"agents of {agents['serves']}"
+
+
 def _accepted_types(members: Sequence[Mapping[str, Any]]) -> frozenset[str] | None:
     """Return the types that a pool accepts; None is all."""
     types = accepted_types([worker["types"] for worker in members])
@@ -253,7 +287,10 @@ def _windows(lanes: Sequence[Mapping[str, Any]]) -> _Windows:
     return _Windows(opens, closed, next_budget_in)
 
 
-def _running(rows: Sequence[Mapping[str, Any]]) -> list[RunningTask]:
+def _running(
+    rows: Sequence[Mapping[str, Any]], other_agents: Sequence[Mapping[str, Any]]
+) -> list[RunningTask]:
+    joint_pools = {pool: _joint_name(agents) for agents in other_agents for pool in agents["pools"]}
     bundles: set[UUID | None] = set()
     running = []
     for row in rows:
@@ -262,7 +299,7 @@ def _running(rows: Sequence[Mapping[str, Any]]) -> list[RunningTask]:
                 id=row["id"],
                 user=row["user_id"],
                 type=row["type"],
-                pool=row["pool"],
+                pool=joint_pools.get(row["pool"], row["pool"]),
                 granted=float(row["reserved_seconds"]),
                 elapsed=row["elapsed"],
                 locks=_locks(row),
@@ -286,7 +323,7 @@ def _waiting(row: Mapping[str, Any], windows: _Windows) -> WaitingTask:
         sort_key=row["sort_key"],
         granted=float(row["granted"]),
         locks=_locks(row),
-        needs=frozenset(row["required_capabilities"]),
+        needs=frozenset(_needs(row)),
         ready_in=ready_in,
         usd=row["usd"],
         start_by=inf if row["start_by"] is None else row["start_by"],
@@ -312,6 +349,11 @@ def _approval_edges(rows: Iterable[Mapping[str, Any]]) -> list[tuple[UUID, UUID]
         for row in rows
         if row["awaits_budget"] is not None and row["awaits_budget"] != Budget.NIGHT
     ]
+
+
+def _needs(row: Mapping[str, Any]) -> Sequence[str]:
+    needed: Sequence[str] = row["required_capabilities"]
+    return needed
 
 
 def _locks(row: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,21 +10,22 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 
-def list_agents(db: Db, user_id: UserId) -> list[RegisteredAgent]:
-    """Return the user's agents, ordered by name."""
-    return _read_agents(db, user_id, None)
+def list_agents(
+    db: Db, user_id: UserId, *, after: str | None = None, limit: int
+) -> list[RegisteredAgent]:
+    """Return the user's first agents after a name, ordered by name, at most `limit`."""
+    return _read_agents(db, {"user_id": user_id, "agent_id": None, "after": after, "limit": limit})
 
 
 def get_agent(db: Db, user_id: UserId, agent_id: str) -> RegisteredAgent:
     """Return one of the user's agents; raise AgentNotFound if there is none such."""
-    agents = _read_agents(db, user_id, agent_id)
+    agents = _read_agents(db, {"user_id": user_id, "agent_id": agent_id, "after": None, "limit": 1})
     if not agents:
         raise AgentNotFound
     return agents[0]
 
 
-def _read_agents(db: Db, user_id: UserId, agent_id: str | None) -> list[RegisteredAgent]:
-    params = {"user_id": user_id, "agent_id": agent_id}
+def _read_agents(db: Db, params: dict[str, object]) -> list[RegisteredAgent]:
     rows = db.atomically(
         lambda tx: tx.execute(statement("view_own_agents"), params).mappings().all(),
         all_users=True,

@@ -11,6 +11,8 @@ from overnight_server.store.statements import statement
 
 # How long a process uses the types that it has read; a create does not read them each time.
 REUSE_SECONDS: Final = 2.0
+# The most agents whose types are read, the deployment's workers first.
+MAX_AGENTS: Final = 1000
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class AcceptedTypes:
 
 def read_accepted_types(db: Db, liveness: float) -> AcceptedTypes:
     """Read the types that live workers and agents accept; without any, there is no warning."""
-    params = {"liveness": liveness}
+    params = {"liveness": liveness, "limit": MAX_AGENTS}
     row = db.atomically(lambda tx: tx.execute(statement("accepted_types"), params).one())
     return AcceptedTypes(
         everything=row.everything,

@@ -10,6 +10,7 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 DEFAULT_LIVENESS = timedelta(seconds=15)
+MAX_LISTED = 1000
 
 
 @dataclass(frozen=True)
@@ -37,10 +38,20 @@ def health(db: Db, *, liveness: timedelta = DEFAULT_LIVENESS) -> Health:
 
 
 def list_workers(
-    db: Db, *, liveness: timedelta = DEFAULT_LIVENESS, offline: bool = False
+    db: Db,
+    *,
+    liveness: timedelta = DEFAULT_LIVENESS,
+    offline: bool = False,
+    after: str | None = None,
+    limit: int = MAX_LISTED,
 ) -> list[Worker]:
-    """Return the workers, ordered by pool; those that left only if `offline`."""
-    params = {"liveness": liveness.total_seconds(), "offline": offline}
+    """Return the first workers after one, ordered by pool; those that left only if `offline`."""
+    params = {
+        "liveness": liveness.total_seconds(),
+        "offline": offline,
+        "after": after,
+        "limit": limit,
+    }
     rows = db.atomically(lambda tx: tx.execute(statement("view_agents"), params).mappings().all())
     return [
         Worker(**{**row, "status": current_status(row["status"], is_alive=row["is_alive"])})
@@ -48,13 +59,19 @@ def list_workers(
     ]
 
 
-def list_pools(db: Db, *, liveness: timedelta = DEFAULT_LIVENESS) -> list[Pool]:
-    """Return the pools, ordered by name, also those without a live worker.
+def list_pools(
+    db: Db,
+    *,
+    liveness: timedelta = DEFAULT_LIVENESS,
+    after: str | None = None,
+    limit: int = MAX_LISTED,
+) -> list[Pool]:
+    """Return the first pools after a name, ordered by name, also those without a live worker.
 
     Only live workers count. The slots of a draining worker are left out, and a pool offers the
     capabilities that all its workers have.
     """
-    params = {"liveness": liveness.total_seconds()}
+    params = {"liveness": liveness.total_seconds(), "after": after, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_pools"), params).mappings().all())
     return [Pool(**row) for row in rows]
 

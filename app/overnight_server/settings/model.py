@@ -377,6 +377,17 @@ class Settings(BaseModel):
         default=90,
         description="The time without a heartbeat after which a pull agent's run counts as lost.",
     )
+    agents_max_per_user: Annotated[int, NumberRange(1, 10_000)] = Field(
+        default=100,
+        description="The number of pull agents of one user that may be online at once. A user may "
+        "have ten times as many names of agents; those of offline agents are freed after 30 days.",
+    )
+    agent_types_max: Annotated[int, NumberRange(1, 1000)] = Field(
+        default=100, description="The number of task types that one pull agent may declare."
+    )
+    agent_capabilities_max: Annotated[int, NumberRange(1, 1000)] = Field(
+        default=100, description="The number of capabilities that one pull agent may offer."
+    )
     agent_max_concurrent_tasks: Annotated[int, NumberRange(1, 1000)] = Field(
         default=2,
         description="The number of tasks that a pull agent may hold at once, unless the agent "

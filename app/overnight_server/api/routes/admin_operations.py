@@ -6,7 +6,7 @@ Only admins can call them; other callers get 404.
 from datetime import timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import InvalidRequest
 from overnight.models.account import Pause, PauseState
@@ -24,6 +24,12 @@ from overnight.models.admin import (
 )
 from overnight_server.api.http.authentication import Admin
 from overnight_server.api.http.dependencies import Dependencies, Injected
+from overnight_server.api.http.pagination import (
+    BeforeName,
+    encode_name_cursor,
+    name_cursor,
+    paginate,
+)
 from overnight_server.api.http.params import parse_task_param
 from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.admin_keys import LONGEST_LIST, ManyLimit, find_user_id
@@ -50,20 +56,41 @@ OnlyUser = Annotated[
 
 @router.get("/workers")
 def list_all_workers(
+    *,
+    request: Request,
+    response: Response,
     deps: Injected,
     _caller: Admin,
-    offline: Annotated[bool, Query(description="List workers that have left too.")] = False,  # noqa: FBT002 - a query
+    offline: Annotated[bool, Query(description="List workers that have left too.")] = False,
+    limit: ManyLimit = LONGEST_LIST,
+    before: BeforeName = None,
 ) -> list[Worker]:
     """List the workers by pool, with their slots and their status."""
-    liveness = timedelta(seconds=deps.settings.worker_liveness)
-    return list_workers(deps.admin_db, liveness=liveness, offline=offline)
+    items = list_workers(
+        deps.admin_db,
+        liveness=timedelta(seconds=deps.settings.worker_liveness),
+        offline=offline,
+        after=name_cursor(before),
+        limit=limit + 1,
+    )
+    return paginate(request, response, items, limit, lambda worker: encode_name_cursor(worker.id))
 
 
 @router.get("/pools")
-def list_all_pools(deps: Injected, _caller: Admin) -> list[Pool]:
+def list_all_pools(
+    *,
+    request: Request,
+    response: Response,
+    deps: Injected,
+    _caller: Admin,
+    limit: ManyLimit = LONGEST_LIST,
+    before: BeforeName = None,
+) -> list[Pool]:
     """List the pools, with their workers, slots and pauses."""
     liveness = timedelta(seconds=deps.settings.worker_liveness)
-    return list_pools(deps.admin_db, liveness=liveness)
+    after = name_cursor(before)
+    items = list_pools(deps.admin_db, liveness=liveness, after=after, limit=limit + 1)
+    return paginate(request, response, items, limit, lambda pool: encode_name_cursor(pool.name))
 
 
 @router.post("/workers/{worker_id}/drain")

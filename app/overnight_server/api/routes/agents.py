@@ -20,9 +20,17 @@ from overnight.models.scopes import ALL_USERS_AGENTS
 from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
+from overnight_server.api.http.pagination import (
+    PAGE,
+    BeforeName,
+    Limit,
+    encode_name_cursor,
+    name_cursor,
+    paginate,
+)
 from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control import agents
-from overnight_server.control.agents import AgentPlace, PullAgentCard, record_poll
+from overnight_server.control.agents import AgentCaps, AgentPlace, PullAgentCard, record_poll
 from overnight_server.control.claim_tokens import ClaimHolder, issue
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
@@ -52,11 +60,10 @@ def register_agent(
     """Register an agent; with the name of an existing agent, update that one and respond 200."""
     if body.serves == "everyone":
         _check_all_users_scope(caller)
-    existing_names = {agent.name for agent in list_agents(deps.db, caller.user_id)}
     defaults = deps.settings
-    agent_id = agents.register(
+    registered = agents.register(
         deps.gate_db,
-        caller.user_id,
+        caller,
         PullAgentCard(
             name=body.name,
             capabilities=body.capabilities,
@@ -68,17 +75,27 @@ def register_agent(
             stale_after=timedelta(seconds=body.lease_seconds or defaults.agent_stale_after_sec),
             serves_everyone=body.serves == "everyone",
         ),
+        AgentCaps.of(defaults),
     )
-    if body.name in existing_names:
+    if not registered.is_new:
         response.status_code = 200
-    response.headers["Location"] = f"{router.prefix}/{agent_id}"
-    return get_agent(deps.db, caller.user_id, agent_id)
+    response.headers["Location"] = f"{router.prefix}/{registered.agent_id}"
+    return get_agent(deps.db, caller.user_id, registered.agent_id)
 
 
 @router.get("")
-def list_own_agents(deps: Injected, caller: AgentRunner) -> list[RegisteredAgent]:
-    """List the caller's agents, ordered by name."""
-    return list_agents(deps.db, caller.user_id)
+def list_own_agents(
+    *,
+    request: Request,
+    response: Response,
+    deps: Injected,
+    caller: AgentRunner,
+    limit: Limit = PAGE,
+    before: BeforeName = None,
+) -> list[RegisteredAgent]:
+    """List the caller's agents, ordered by name; the Link header leads to the next page."""
+    items = list_agents(deps.db, caller.user_id, after=name_cursor(before), limit=limit + 1)
+    return paginate(request, response, items, limit, lambda agent: encode_name_cursor(agent.name))
 
 
 @router.get("/{agent_id}")
@@ -90,7 +107,7 @@ def read_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Registered
 @router.post("/{agent_id}/heartbeat")
 def heartbeat_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> AgentHeartbeat:
     """Record an agent's heartbeat; the response says whether the agent is draining."""
-    seat = record_poll(deps.gate_db, caller.user_id, agent_id)
+    seat = record_poll(deps.gate_db, caller, agent_id)
     return AgentHeartbeat(status="draining" if seat.is_draining else "active")
 
 
@@ -125,7 +142,7 @@ async def claim_work(
 ) -> Response:
     """Claim a task for a free slot of the agent; respond 204 if there is none within `wait`."""
     deadline = time.monotonic() + wait
-    seat = await _thread(partial(record_poll, deps.gate_db, caller.user_id, agent_id))
+    seat = await _thread(partial(record_poll, deps.gate_db, caller, agent_id))
     if seat.serves is None:
         _check_all_users_scope(caller)
     claim = partial(_claim, deps, caller, seat)
@@ -157,7 +174,7 @@ def _claim(deps: Dependencies, caller: Caller, seat: AgentPlace) -> bytes | None
     A task that cannot be written as JSON is failed for good, and the next one is claimed.
     """
     # Read again for each try: the agent may have been drained or updated while it waited.
-    seat = record_poll(deps.gate_db, caller.user_id, seat.agent_id)
+    seat = record_poll(deps.gate_db, caller, seat.agent_id)
     if seat.is_draining:
         return None
     defaults = ClaimSettings.from_settings(deps.settings)

@@ -57,13 +57,18 @@ SELECT d.type, d.seconds, coalesce(d.recent, '{}')
 
 -- name: accepted_types
 -- The types that live workers and pull agents accept. Without any live worker nothing is known, so everything
--- counts as accepted.
-SELECT count(*) = 0 OR bool_or(a.types IS NULL) AS everything,
-       ARRAY(SELECT DISTINCT unnest(types) FROM agents o WHERE o.id = ANY (array_agg(a.id))) AS accepted,
-       ARRAY(SELECT DISTINCT unnest(types) FROM agents o WHERE o.id = ANY (array_agg(a.id)) AND o.kind <> 'pull') AS own
-  FROM agents a
- WHERE a.status IN ('active', 'draining')
-   AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness));
+-- counts as accepted; so it does with more pull agents than are read.
+WITH live AS MATERIALIZED (
+    SELECT a.kind, a.types
+      FROM agents a
+     WHERE a.status IN ('active', 'draining')
+       AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
+     ORDER BY a.kind = 'pull'
+     LIMIT :limit
+)
+SELECT (SELECT count(*) IN (0, :limit) OR bool_or(types IS NULL) FROM live) AS everything,
+       ARRAY(SELECT DISTINCT unnest(types) FROM live) AS accepted,
+       ARRAY(SELECT DISTINCT unnest(types) FROM live WHERE kind <> 'pull') AS own;
 
 -- name: ready_types (not prepared)
 -- The types of ready tasks and how many there are of each; at most :limit tasks are counted.

@@ -1,12 +1,47 @@
 -- name: forecast_pools
--- Live workers and their pools.
+-- Live workers and their pools, as far as they serve a user: pull agents of other users do not.
 SELECT p.name, p.serves, p.kind = 'pull' AS is_outside, a.slots, a.capabilities, a.types,
        a.budget_remaining_usd IS NOT NULL AS has_budget, p.paused, a.status = 'draining' AS draining
   FROM pools p
   JOIN agents a ON a.pool = p.name
  WHERE a.status <> 'offline'
    AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
- ORDER BY p.name;
+   AND (p.serves IS NULL OR p.serves = :user_id)
+ ORDER BY p.kind, p.name
+ LIMIT :limit;
+
+-- name: forecast_other_agents
+-- The pull agents that each of these users has, as one pool for each user: all their slots, and of what they can
+-- do only what matters, the given capabilities and types. However many agents somebody registers, this reads at
+-- most `limit` of them.
+WITH agent AS MATERIALIZED (
+    SELECT p.serves, a.pool, a.slots, a.types, a.capabilities
+      FROM pools p
+      JOIN agents a ON a.pool = p.name
+     WHERE p.serves = ANY (CAST(:users AS uuid[]))
+       AND NOT p.paused
+       AND a.status = 'active'
+       AND a.last_heartbeat_at > clock() - make_interval(secs => a.stale_after_seconds)
+     LIMIT :limit
+), capable AS (
+    SELECT serves, array_agg(DISTINCT offered) AS capabilities
+      FROM agent
+     CROSS JOIN unnest(capabilities) offered
+     WHERE offered IN (SELECT unnest(CAST(:capabilities AS text[])))
+     GROUP BY serves
+), typed AS (
+    SELECT serves, array_agg(DISTINCT accepted) AS types
+      FROM agent
+     CROSS JOIN unnest(types) accepted
+     WHERE accepted IN (SELECT unnest(CAST(:types AS text[])))
+     GROUP BY serves
+)
+SELECT serves, sum(slots)::int AS slots, bool_or(agent.types IS NULL) AS accepts_all, array_agg(pool) AS pools,
+       coalesce(capable.capabilities, '{}') AS capabilities, coalesce(typed.types, '{}') AS types
+  FROM agent
+  LEFT JOIN capable USING (serves)
+  LEFT JOIN typed USING (serves)
+ GROUP BY serves, capable.capabilities, typed.types;
 
 -- name: forecast_active
 -- Active tasks; bounded by the number of slots.

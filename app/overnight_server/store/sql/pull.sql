@@ -9,19 +9,31 @@ VALUES (:pool, 'pull', CAST(:serves AS uuid))
 -- An agent that registers again under its name keeps what is left of its budget. It is another process:
 -- claims of the previous one are lost, and a drain of it no longer applies.
 INSERT INTO agents AS g (id, kind, pool, owner_id, name, capabilities, types, models, slots, budget_remaining_usd,
-                         claim_ttl_seconds, stale_after_seconds)
+                         claim_ttl_seconds, stale_after_seconds, authorized_by, authorized_until)
 VALUES (:id, 'pull', :pool, :user_id, :name, CAST(:capabilities AS text[]), nullif(CAST(:types AS text[]), '{}'), CAST(:models AS text[]),
-        :slots, CAST(:budget_usd AS numeric), :claim_ttl, :silence)
+        :slots, CAST(:budget_usd AS numeric), :claim_ttl, :silence, :authorized_by, CAST(:authorized_until AS timestamptz))
     ON CONFLICT (owner_id, name) DO UPDATE
    SET capabilities = excluded.capabilities, types = excluded.types, models = excluded.models, slots = excluded.slots,
        claim_ttl_seconds = excluded.claim_ttl_seconds, stale_after_seconds = excluded.stale_after_seconds,
+       authorized_by = excluded.authorized_by, authorized_until = excluded.authorized_until,
        status = 'active', drain_requested_at = NULL, joined_at = clock(), last_heartbeat_at = clock()
-RETURNING g.id;
+RETURNING g.id, g.xmax = 0 AS is_new;
+
+-- name: count_other_agents
+-- How many agents a user has besides the one of this name: those online, and all names; at most `limit` are read.
+SELECT count(*) FILTER (WHERE status <> 'offline') AS online, count(*) AS names
+  FROM (SELECT status
+          FROM agents
+         WHERE owner_id = :user_id AND name <> :name
+         ORDER BY status = 'offline'
+         LIMIT :limit) other;
 
 -- name: touch_own_agent
--- Record a heartbeat of an agent and return what it may claim.
+-- Record a heartbeat of an agent, and with which credential it was sent; return what the agent may claim.
 UPDATE agents g
-   SET last_heartbeat_at = clock()
+   SET last_heartbeat_at = clock(),
+       authorized_by = :authorized_by,
+       authorized_until = CAST(:authorized_until AS timestamptz)
  WHERE g.id = :id
    AND g.owner_id = :user_id
    AND g.status <> 'offline'
@@ -50,7 +62,7 @@ UPDATE agents g
    AND g.status <> 'offline';
 
 -- name: view_own_agents
--- A user's pull agents, and how many tasks each runs.
+-- A page of a user's pull agents, and how many tasks each runs.
 SELECT g.id, g.name, g.pool, g.status, g.capabilities, coalesce(g.types, '{}') AS types, g.models, g.slots, g.budget_remaining_usd,
        g.claim_ttl_seconds, g.stale_after_seconds, g.joined_at, g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds) AS is_alive,
@@ -61,7 +73,9 @@ SELECT g.id, g.name, g.pool, g.status, g.capabilities, coalesce(g.types, '{}') A
   JOIN pools p ON p.name = g.pool
  WHERE g.owner_id = :user_id
    AND (CAST(:agent_id AS text) IS NULL OR g.id = CAST(:agent_id AS text))
- ORDER BY g.name;
+   AND (CAST(:after AS text) IS NULL OR g.name > CAST(:after AS text))
+ ORDER BY g.name
+ LIMIT :limit;
 
 -- name: agents_with_work
 -- Which of the waiting agents may find a task; each then claims for itself. A due lane counts, because its
@@ -86,8 +100,17 @@ SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.desc
        t.max_cost_usd AS ceiling_usd, t.cost_usd - t.run_cost_usd AS spent_usd,
        (t.dag_id <> t.id OR t.has_dag_row OR t.context_refs IS NOT NULL) AS is_linked,
        CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.failures_reset_epoch) END AS failures,
-       lease_of_agent(t.claimed_by) AS lease_seconds
+       lease_of_agent(t.claimed_by) AS lease_seconds,
+       coalesce(g.kind = 'pull' AND g.owner_id = t.user_id, false) AS is_own_agent,
+       (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = t.user_id) AS window_closed,
+       -- How often the owner's agents gave earlier runs back, not counting those that the window ended.
+       CASE WHEN t.epoch > 1
+            THEN (SELECT count(*) FROM attempts a
+                   WHERE a.task_id = t.id AND a.epoch > t.failures_reset_epoch
+                     AND a.outcome = 'released' AND a.error IS DISTINCT FROM 'window_closed')
+            ELSE 0 END AS releases
   FROM tasks t
+  LEFT JOIN agents g ON g.id = t.claimed_by
  WHERE t.id = :task_id
    AND t.epoch = :epoch
    AND t.token = :token;

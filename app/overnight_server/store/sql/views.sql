@@ -169,8 +169,11 @@ SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capab
                FROM tasks
               WHERE state IN ('claimed', 'running', 'validating')
               GROUP BY claimed_by) b ON b.claimed_by = g.id
- WHERE :offline OR g.status <> 'offline'
- ORDER BY g.pool, g.id;
+ WHERE (:offline OR g.status <> 'offline')
+   AND (CAST(:after AS text) IS NULL
+        OR (g.pool, g.id) > (SELECT last.pool, last.id FROM agents last WHERE last.id = CAST(:after AS text)))
+ ORDER BY g.pool, g.id
+ LIMIT :limit;
 
 -- name: view_pools
 -- The pools: the workers of each, whose tasks it takes, the capabilities and types that all of its workers
@@ -194,8 +197,10 @@ SELECT p.name, p.kind, u.name AS serves, p.paused, count(a.id) AS workers,
                FROM tasks
               WHERE state IN ('claimed', 'running', 'validating')
               GROUP BY pool) b ON b.pool = p.name
+ WHERE CAST(:after AS text) IS NULL OR p.name > CAST(:after AS text)
  GROUP BY p.name, u.name, b.busy
- ORDER BY p.name;
+ ORDER BY p.name
+ LIMIT :limit;
 
 -- name: view_pauses (not prepared)
 -- The active pauses that apply to a user; without a user all active pauses.

@@ -12,11 +12,13 @@ CREATE TABLE pools (
     CONSTRAINT pools_kind_known CHECK (kind IN ('celery', 'pull')),
     FOREIGN KEY(serves) REFERENCES users (id)
 );
+CREATE INDEX pools_serves ON pools (serves) WHERE serves IS NOT NULL;
 
 -- A worker or pull agent. budget_remaining_usd may become negative, because runs report their cost
 -- afterwards. claim_ttl_seconds and stale_after_seconds are set for pull agents; workers use the
 -- settings. drain_requested_at is kept beside the status, so that a worker that was unreachable for a
--- while is still draining.
+-- while is still draining. authorized_by is the key or token with which a pull agent last registered or asked
+-- for work, and authorized_until the end of that token; the tokens of its claims end with it.
 CREATE TABLE agents (
     id TEXT NOT NULL,
     kind TEXT DEFAULT 'celery' NOT NULL,
@@ -34,6 +36,8 @@ CREATE TABLE agents (
     claim_ttl_seconds INTEGER,
     stale_after_seconds INTEGER,
     drain_requested_at TIMESTAMP WITH TIME ZONE,
+    authorized_by TEXT,
+    authorized_until TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
     CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
     CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
