@@ -1,12 +1,17 @@
 """Deaths in a pool of several processes: each is told, of the right runs, whoever came after."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from overnight_server.domain.ids import show_task
+from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
+from tests.support.deployment import CLAIM_TTL, LIVENESS
 from tests.support.rivals import lane_held_for_long
+from tests.support.wait import wait_until
 from tests.support.workers import Worker, WorkerHarness, running_worker, shared_harness
 
 
@@ -77,3 +82,41 @@ def test_a_process_that_celery_killed_is_recorded_as_soon(
     harness.publisher.terminate(claimed.claim)
 
     harness.reaches(task_id, "dead_lettered", timeout=5)
+
+
+def test_a_crash_makes_no_handler_of_another_user_run_twice(
+    postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis, tmp_path: Path
+) -> None:
+    """Nine short tasks of other users and one that kills its process travel in one message."""
+    record = tmp_path / "runs"
+    changes = {"handlers": "tests.support.counted_handler", "lease_seconds": 60}
+    with shared_harness(postgres, template, redis, concurrency=1, **changes) as harness:
+        deployment = harness.deployment
+        deployment.run(
+            "INSERT INTO type_durations (type, seconds) VALUES ('counted', 0.001), ('crash', 0.001)"
+        )
+        with running_worker(harness.settings):
+            payload = {"file": str(record)}
+            others = [
+                deployment.task(deployment.user(), type="counted", payload=payload)
+                for _ in range(9)
+            ]
+            killer = deployment.task(harness.user, type="crash", max_attempts=1)
+            limits = ClaimSettings(CLAIM_TTL, LIVENESS, bundle_limits=BundleLimits(0.25, 50))
+            claims = claim(
+                deployment.dispatcher, harness.settings.pool, holder="d", claim_settings=limits
+            ).claims
+            assert len({claimed.bundle for claimed in claims}) == 1
+            # In the middle, so that some have ended and some have not begun.
+            claims = sorted(claims, key=lambda one: one.claim.task_id == killer)
+            harness.publish(*claims[:5], claims[-1], *claims[5:-1])
+            harness.reaches(killer, "ready", timeout=30)
+
+            def all_completed() -> bool:
+                harness.publish(*deployment.claim().claims)
+                return all(deployment.state(one) == "completed" for one in others)
+
+            wait_until(all_completed, timeout=60, what="every task of the others")
+
+    runs = record.read_text().split()
+    assert sorted(runs) == sorted(show_task(one) for one in others)

@@ -41,11 +41,13 @@ def has_its_runs_taken_away(registry: ClaimRegistry) -> None:
 def process(
     registry: ClaimRegistry, *steps: Step, claims: list[Claim] = CLAIMS
 ) -> Callable[[], None]:
-    """Return what a pool process does: it registers, sets its claims, and takes some steps."""
+    """Return what a pool process does: it registers, begins its claims, and takes some steps."""
 
     def work() -> None:
         registry.register()
         registry.set_claims(claims)
+        for number in range(len(claims)):
+            registry.run_begins(number)
         for step in steps:
             step(registry)
 

@@ -1,8 +1,11 @@
 """The claims of every pool process, in shared memory that outlives the process.
 
 When a pool process dies, only the main process notices it, and only the dead process knew which
-claims it held. So each pool process writes its claims into its own record of the registry. After
-its death the main process reads and clears the record before a new process gets the same record.
+claims it held. So each pool process writes its claims into its own record of the registry, and for
+each claim of a bundle how far it came, with the result of a run that has ended and is not recorded
+yet. So a run that ends the process makes no other run of its bundle, whose user may be another,
+start again. After the death the main process reads and clears the record before a new process gets
+the same record.
 """
 
 import ctypes
@@ -11,6 +14,7 @@ import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final
 from uuid import UUID
 
@@ -19,24 +23,42 @@ from billiard.process import current_process
 
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId
+from overnight_server.domain.results import Result
+from overnight_worker.kept_results import decode, encode
 
 # More than any machine runs; records that are never written to take no memory.
 MAX_PROCESSES: Final = 256
 # The settings allow no larger bundle.
 _MAX_CLAIMS: Final = 500
 _NO_PROCESS: Final = 0
+# Room for the results of one bundle; a result that does not fit is recorded at once.
+_RESULT_BYTES: Final = 256 * 1024
+
+
+class Stage(IntEnum):
+    """How far a claim of a bundle has come."""
+
+    WAITING = 0
+    RUNNING = 1
+    FINISHED = 2
 
 
 class _ClaimEntry(ctypes.Structure):
-    """One claim in shared memory."""
+    """One claim in shared memory, and where its result is once it has finished."""
 
     task_id: Any
     epoch: int
     token: Any
+    stage: int
+    start: int
+    length: int
     _fields_ = (
         ("task_id", ctypes.c_ubyte * 16),
         ("epoch", ctypes.c_int64),
         ("token", ctypes.c_ubyte * 16),
+        ("stage", ctypes.c_int64),
+        ("start", ctypes.c_int64),
+        ("length", ctypes.c_int64),
     )
 
     def write(self, claim: Claim) -> None:
@@ -44,6 +66,7 @@ class _ClaimEntry(ctypes.Structure):
         self.task_id[:] = claim.task_id.bytes
         self.epoch = claim.epoch
         self.token[:] = claim.token.bytes
+        self.stage = Stage.WAITING
 
     def read(self) -> Claim:
         """Return the claim of this entry."""
@@ -62,26 +85,39 @@ class _ProcessRecord(ctypes.Structure):
     taken_away: bool
     count: int
     entries: Any
+    result_bytes: int
+    results: Any
     _fields_ = (
         ("pid", ctypes.c_int64),
         ("in_handler_until", ctypes.c_double),
         ("taken_away", ctypes.c_bool),
         ("count", ctypes.c_int64),
         ("entries", _ClaimEntry * _MAX_CLAIMS),
+        ("result_bytes", ctypes.c_int64),
+        ("results", ctypes.c_ubyte * _RESULT_BYTES),
     )
+
+    def result_of(self, entry: _ClaimEntry) -> Result | None:
+        """Return the result of a run that had ended; None if it had not, or cannot be read."""
+        if entry.stage != Stage.FINISHED:
+            return None
+        return decode(bytes(self.results[entry.start : entry.start + entry.length]))
 
 
 @dataclass(frozen=True)
 class OrphanedClaims:
     """The claims of a dead process, and what is known about the cause of its death.
 
-    `in_handler`: a handler was running. `taken_away`: the worker itself ended the runs. Neither:
-    the cause is unknown.
+    `claims` are those whose run had begun, `waiting` those whose handler was not called yet, and
+    `finished` those whose run had ended, with its result. `in_handler`: a handler was running.
+    `taken_away`: the worker itself ended the runs. Neither: the cause is unknown.
     """
 
     claims: Sequence[Claim]
     in_handler: bool = False
     taken_away: bool = False
+    waiting: Sequence[Claim] = ()
+    finished: Sequence[tuple[Claim, Result]] = ()
 
 
 class ClaimRegistry:
@@ -104,10 +140,34 @@ class ClaimRegistry:
         if self._current is None:
             return
         self._current.count = 0
+        self._current.result_bytes = 0
         self.handler_ended()
         for entry, claim in zip(self._current.entries, claims, strict=False):
             entry.write(claim)
         self._current.count = min(len(claims), _MAX_CLAIMS)
+
+    def run_begins(self, number: int) -> None:
+        """Note that the handler of one of the claims, by its place, is called next."""
+        if self._current is not None and number < self._current.count:
+            self._current.entries[number].stage = Stage.RUNNING
+
+    def keep_result(self, number: int, result: Result) -> bool:
+        """Keep the result of one of the claims until it is recorded; False if that is impossible.
+
+        Then the caller must record it before the next handler is called.
+        """
+        record = self._current
+        if record is None or number >= record.count:
+            return True
+        encoded = encode(result)
+        if encoded is None or record.result_bytes + len(encoded) > _RESULT_BYTES:
+            return False
+        entry, start = record.entries[number], record.result_bytes
+        ctypes.memmove(ctypes.addressof(record.results) + start, encoded, len(encoded))
+        entry.start, entry.length = start, len(encoded)
+        record.result_bytes = start + len(encoded)
+        entry.stage = Stage.FINISHED
+        return True
 
     def handler_started(self, *, until: float) -> None:
         """Note that a handler runs: if this process dies, the handler is to blame.
@@ -134,12 +194,33 @@ class ClaimRegistry:
             if record.pid == _NO_PROCESS or psutil.pid_exists(record.pid):
                 continue
             if record.count:
-                claims = [entry.read() for entry in record.entries[: record.count]]
-                in_handler = time.monotonic() < record.in_handler_until
-                orphaned.append(OrphanedClaims(claims, in_handler, record.taken_away))
+                orphaned.append(_read(record))
             record.count = 0
             record.pid = _NO_PROCESS
         return orphaned
+
+
+def _read(record: _ProcessRecord) -> OrphanedClaims:
+    """Return what a dead process has left behind."""
+    begun, waiting, finished = [], [], []
+    entries = record.entries[: record.count]
+    # The only claim of a message is settled in one way, whether its handler was called or not.
+    is_bundle = len(entries) > 1
+    for entry in entries:
+        result = record.result_of(entry)
+        if result is not None:
+            finished.append((entry.read(), result))
+        elif is_bundle and entry.stage == Stage.WAITING:
+            waiting.append(entry.read())
+        else:
+            begun.append(entry.read())
+    return OrphanedClaims(
+        begun,
+        in_handler=time.monotonic() < record.in_handler_until,
+        taken_away=record.taken_away,
+        waiting=tuple(waiting),
+        finished=tuple(finished),
+    )
 
 
 CLAIM_REGISTRY: Final = ClaimRegistry()

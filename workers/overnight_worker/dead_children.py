@@ -1,18 +1,26 @@
 """Settles the claims of pool processes that died, without waiting for their leases to end."""
 
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
+from overnight.errors import StaleAttempt
+from overnight_server.domain.claims import Claim
+from overnight_server.domain.results import Result
 from overnight_server.fault_points import fault
 from overnight_server.maintenance.reap import settle_runs_of_dead_process
+from overnight_server.outcome.agent_claims import read_claim
+from overnight_server.outcome.settle import give_up, settle
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.claim_registry import CLAIM_REGISTRY, ClaimRegistry, OrphanedClaims
+from overnight_worker.identity import WORKER_ID
 from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 
@@ -20,6 +28,8 @@ from overnight_worker.shutdown import SHUTDOWN_FLAG
 FIRST_PAUSE_SECONDS: Final = 2.0
 # After an outage the reaper waits for one lease, in which these tries must come first.
 TRIES_PER_LEASE: Final = 3
+# Why a claim of a bundle is given back whose handler was not called before the process died.
+PROCESS_DIED: Final = "process_died"
 
 
 @dataclass(eq=False)
@@ -68,15 +78,17 @@ class DeadChildren:
 
         def settle_due(db: Db) -> None:
             for death in due:
-                self._settle(db, death)
+                self._settle(db, death, settings)
 
         with_connection(settings, settle_due)
 
-    def _settle(self, db: Db, death: UnsettledDeath) -> None:
+    def _settle(self, db: Db, death: UnsettledDeath, settings: Settings) -> None:
         orphaned = death.orphaned
         # A run that ends while the worker shuts down ends because of the shutdown.
         taken_away = orphaned.taken_away or SHUTDOWN_FLAG.is_set
         try:
+            _record_finished(db, orphaned.finished, timedelta(seconds=settings.lease_seconds))
+            give_up(db, orphaned.waiting, agent=WORKER_ID, reason=PROCESS_DIED)
             settle_runs_of_dead_process(
                 db,
                 orphaned.claims,
@@ -88,6 +100,14 @@ class DeadChildren:
             emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         else:
             self._unsettled.remove(death)
+
+
+def _record_finished(db: Db, finished: Sequence[tuple[Claim, Result]], lease: timedelta) -> None:
+    """Record the results of runs that had ended before their process died."""
+    for claim, result in finished:
+        # The process may have recorded it itself; then the claim is no longer held.
+        with suppress(StaleAttempt):
+            settle(db, read_claim(db, claim, lease).run, result, agent=WORKER_ID)
 
 
 DEAD_CHILDREN: Final = DeadChildren(CLAIM_REGISTRY)

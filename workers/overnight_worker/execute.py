@@ -123,10 +123,16 @@ def run_bundle(
     """Run the handlers one after the other, then record the results; True if any was recorded."""
     bundle = Bundle(resources.db, runs)
     CLAIM_REGISTRY.set_claims([run.claim for run in runs])
-    for run in iter(bundle.next_run, None):
+    for number, run in enumerate(iter(bundle.next_run, None)):
         active = _activate(resources, run, bundle, start_requested_at, lease)
+        CLAIM_REGISTRY.run_begins(number)
         lease.begin_run(active)
-        bundle.add_result(run, run_handler(resources, active))
+        result = run_handler(resources, active)
+        bundle.add_result(run, result)
+        if result is not None and len(runs) > 1 and not CLAIM_REGISTRY.keep_result(number, result):
+            # Another run may end this process, and must not make this one run again.
+            lease.end_run()
+            bundle.record(deadline=active.stop_policy.trusted_until)
     lease.end_run()
     next_claim = slot_loop.continue_after(active.run)
     return bundle.record(deadline=active.stop_policy.trusted_until, next_claim=next_claim)
