@@ -1,17 +1,25 @@
 """The fairness report from a real database."""
 
 import logging
-from datetime import timedelta
+from collections.abc import Callable
+from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
 from overnight.models.admin import Fairness
+from overnight_server.control.budgets import set_dag_budget, set_night_budget
+from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
 from overnight_server.domain.fairness_report import FairnessReceipt
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import fairness_report as receipts
 from overnight_server.insight.fairness_report import fairness
+from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.submit import submit_graph
+from overnight_server.maintenance.reap import reap
+from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.maintenance.starvation_alarm import report_starving_users
-from tests.support.deployment import CLAIM_SETTINGS, Deployment
+from overnight_server.outcome.presence import leave
+from tests.support.deployment import AGENT, CLAIM_SETTINGS, LOOSE, POOL, Deployment
 
 MINUTE = timedelta(minutes=1)
 
@@ -83,6 +91,8 @@ def test_the_gate_serves_a_small_user_beside_a_large_one_evenly(deployment: Depl
 
 
 def test_a_user_who_only_waits_is_in_the_report(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    deployment.running(deployment.user(name="bob"))
     deployment.task(deployment.user(name="ada"))
     deployment.move_clock(10 * MINUTE)
 
@@ -90,6 +100,189 @@ def test_a_user_who_only_waits_is_in_the_report(deployment: Deployment) -> None:
 
     assert (receipt.started, receipt.waiting, receipt.median_wait) == (0, 1, None)
     assert receipt.longest_wait == pytest.approx(600, abs=30)
+
+
+def test_a_claim_whose_message_was_lost_does_not_end_the_wait(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.task(deployment.user(name="ada"))
+    deployment.claim()
+    deployment.move_clock(2 * MINUTE)
+    assert reap(deployment.dispatcher) == 1
+    waiting = of(read(deployment), "ada").longest_wait
+    run_all(deployment)
+
+    assert waiting == pytest.approx(120, abs=30)
+    assert of(read(deployment), "ada").longest_wait == pytest.approx(120, abs=30)
+
+
+def wait_then_run(deployment: Deployment, release: Callable[[], object]) -> None:
+    """Let a task of Ada wait: 60 minutes until `release`, then ten for a slot; run it last."""
+    deployment.move_clock(60 * MINUTE)
+    assert not deployment.claim().claims
+    assert of(read(deployment), "ada").longest_wait < 30
+    release()
+    deployment.move_clock(10 * MINUTE)
+    run_all(deployment)
+
+
+def assert_ten_minutes(deployment: Deployment) -> None:
+    """Assert that only the wait for a slot counts."""
+    receipt = of(read(deployment), "ada")
+    assert receipt.started == 1
+    assert receipt.longest_wait == pytest.approx(600, abs=30)
+
+
+def test_waiting_for_a_worker_is_left_out(deployment: Deployment) -> None:
+    deployment.task(deployment.user(name="ada"))
+
+    wait_then_run(deployment, deployment.agent)
+
+    assert_ten_minutes(deployment)
+
+
+def test_waiting_for_a_capability_and_a_handler_is_left_out(deployment: Deployment) -> None:
+    deployment.agent(agent_id="plain:1:boot", pool="plain", types=["other"])
+    deployment.task(deployment.user(name="ada"), required_capabilities=["gpu"])
+    deployment.agent(agent_id="other:1:boot", pool="other", capabilities=["gpu"], types=["other"])
+
+    wait_then_run(
+        deployment, lambda: deployment.agent(capabilities=["gpu", "moon"], types=["echo"])
+    )
+
+    assert_ten_minutes(deployment)
+
+
+def test_the_silence_of_a_lost_worker_is_left_out(deployment: Deployment) -> None:
+    deployment.agent()
+    leave(deployment.dispatcher, AGENT)
+    deployment.task(deployment.user(name="ada"))
+
+    wait_then_run(deployment, deployment.agent)
+
+    assert_ten_minutes(deployment)
+
+
+def test_waiting_for_the_night_window_is_left_out(deployment: Deployment) -> None:
+    deployment.set_clock(datetime(2026, 11, 16, 20, 55, tzinfo=UTC))
+    deployment.agent()
+    ada = deployment.user(name="ada", window_zone="UTC", window_from=time(22), window_to=time(6))
+    deployment.claim()  # computes that the window is closed
+    deployment.task(ada)
+
+    deployment.set_clock(datetime(2026, 11, 16, 21, 55, tzinfo=UTC))
+    assert of(read(deployment), "ada").longest_wait == 0
+    deployment.set_clock(datetime(2026, 11, 16, 22, 0, tzinfo=UTC))
+    reset_cycles(deployment.dispatcher)
+    deployment.set_clock(datetime(2026, 11, 16, 22, 10, tzinfo=UTC))
+    for claimed in deployment.claim().claims:
+        deployment.start(claimed)
+
+    assert_ten_minutes(deployment)
+
+
+def test_tasks_created_after_closing_wait_for_the_window_under_continue(
+    deployment: Deployment,
+) -> None:
+    deployment.set_clock(datetime(2026, 11, 16, 5, 30, tzinfo=UTC))
+    deployment.agent(slots=0)
+    ada = deployment.user(
+        name="ada",
+        window_zone="UTC",
+        window_from=time(22),
+        window_to=time(6),
+        window_at_closing="continue",
+    )
+    bob = deployment.user(
+        name="bob",
+        window_zone="UTC",
+        window_from=time(22),
+        window_to=time(6),
+        window_at_closing="continue",
+    )
+    deployment.claim()
+    deployment.task(ada)
+    deployment.set_clock(datetime(2026, 11, 16, 6, 30, tzinfo=UTC))
+    reset_cycles(deployment.dispatcher)
+    deployment.task(bob)
+    deployment.set_clock(datetime(2026, 11, 16, 7, 30, tzinfo=UTC))
+
+    report = read(deployment)
+
+    assert of(report, "ada").longest_wait == pytest.approx(2 * 3600, abs=30)
+    assert of(report, "bob").longest_wait == 0
+
+
+def test_waiting_for_the_night_s_budget_is_left_out(deployment: Deployment) -> None:
+    deployment.agent()
+    ada = deployment.user(name="ada", night_budget_usd=0)
+    deployment.task(ada)
+
+    wait_then_run(deployment, lambda: set_night_budget(deployment.owner, ada, 5, actor="human:op"))
+
+    assert_ten_minutes(deployment)
+
+
+def test_waiting_for_the_budget_of_the_graph_is_left_out(deployment: Deployment) -> None:
+    deployment.agent()
+    ada = deployment.user(name="ada")
+    [task, _] = [
+        submitted.task_id
+        for submitted in submit_graph(
+            deployment.app,
+            ada,
+            [NewTask("first", "echo"), NewTask("second", "other")],
+            LOOSE,
+            budget_usd=1,
+        )
+    ]
+    dag = deployment.row(task)["dag_id"]
+    deployment.run("UPDATE dags SET spent_usd = 1")
+    deployment.run(
+        "UPDATE tasks SET state = 'cancelled', finished_at = clock() WHERE type = 'other'"
+    )
+
+    wait_then_run(
+        deployment, lambda: set_dag_budget(deployment.dispatcher, dag, 5, actor="human:op")
+    )
+
+    assert_ten_minutes(deployment)
+
+
+def test_a_pause_of_everything_and_of_the_pool_is_left_out(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.task(deployment.user(name="ada"))
+    pool = PauseSubject(pool=POOL)
+    pause(deployment.dispatcher, pool, actor="human:op")
+    deployment.move_clock(30 * MINUTE)
+    pause(deployment.dispatcher, EVERYTHING, actor="human:op")
+    resume(deployment.dispatcher, pool, actor="human:op")
+
+    wait_then_run(deployment, lambda: resume(deployment.dispatcher, EVERYTHING, actor="human:op"))
+
+    assert_ten_minutes(deployment)
+
+
+def test_a_task_that_asks_for_money_is_not_waiting_for_a_slot(deployment: Deployment) -> None:
+    deployment.agent()
+    deployment.task(deployment.user(name="ada", night_budget_usd=1), estimated_cost_usd=2)
+    deployment.move_clock(10 * MINUTE)
+
+    assert of(read(deployment), "ada").longest_wait == 0
+
+
+def test_users_without_ready_tasks_have_no_holds(deployment: Deployment) -> None:
+    """A million users with a night window must not write a million rows each evening."""
+    ada = deployment.user()
+    deployment.run("UPDATE lanes SET paused = true")
+    assert deployment.rows("SELECT 1 FROM holds") == []
+
+    task = deployment.task(ada)
+    deployment.run("UPDATE tasks SET state = 'cancelled', finished_at = clock()")
+
+    [hold] = deployment.rows("SELECT * FROM holds")
+    assert (hold["subject"], hold["reason"]) == (ada, "pause")
+    assert hold["ended_at"] is not None
+    assert task
 
 
 def test_runs_before_the_period_are_left_out(deployment: Deployment) -> None:

@@ -1,7 +1,7 @@
 """Fairness: how long users waited, their shares of the slots, and Jain's index of the shares."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
@@ -11,6 +11,9 @@ from typing import TypeVar
 from overnight_server.domain.lock_keys import is_wide
 
 U = TypeVar("U")
+
+# The beginning and the end of a time, in seconds; an end that has not come is infinity.
+Period = tuple[float, float]
 
 # Stands for the locks of all tasks with several keys or a path.
 WIDE = ""
@@ -22,7 +25,8 @@ MOMENTS = 500
 class TaskInterval:
     """When a task was ready, started and ended, in seconds; None for what has not happened yet.
 
-    `is_owed` False means that it waits for something other than the fair order.
+    `held` are the parts of its wait in which it could not start whoever was served, in order and
+    without overlap. `is_owed` False means that no pool would take a task of its user now.
     """
 
     user: str
@@ -31,6 +35,12 @@ class TaskInterval:
     end: float | None
     locks: tuple[str, ...] = ()
     is_owed: bool = True
+    held: tuple[Period, ...] = ()
+
+    def wait(self, until: float) -> float:
+        """Return how long the task waited for its start, without the time in which it was held."""
+        end = until if self.start is None else self.start
+        return max(0.0, end - self.ready - sum(ended - began for began, ended in self.held))
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,42 @@ def even_shares(demands: Mapping[U, float], slots: float) -> dict[U, float]:
     return shares
 
 
+def merge_periods(periods: Iterable[Period], begin: float, end: float) -> Iterator[Period]:
+    """Yield the periods within `begin` and `end` in order, overlapping ones as one.
+
+    >>> list(merge_periods([(5, 9), (0, 3), (2, 4)], 1, 8))
+    [(1, 4), (5, 8)]
+    """
+    clipped = sorted((max(began, begin), min(ended, end)) for began, ended in periods)
+    last: Period | None = None
+    for began, ended in clipped:
+        if began >= ended:
+            continue
+        if last is not None and began <= last[1]:
+            last = last[0], max(last[1], ended)
+            continue
+        if last is not None:
+            yield last
+        last = began, ended
+    if last is not None:
+        yield last
+
+
+def gaps(periods: Iterable[Period], begin: float, end: float) -> Iterator[Period]:
+    """Yield the times between `begin` and `end` that are in none of the periods, in order.
+
+    >>> list(gaps([(2, 4), (6, 20)], 1, 8))
+    [(1, 2), (4, 6)]
+    """
+    at = begin
+    for began, ended in merge_periods(periods, begin, end):
+        if at < began:
+            yield at, began
+        at = ended
+    if at < end:
+        yield at, end
+
+
 def receipts(
     intervals: Sequence[TaskInterval], limits: Mapping[str, int], since: float, until: float
 ) -> list[FairnessReceipt]:
@@ -104,15 +150,13 @@ def receipts(
 def _receipt(
     own: Sequence[TaskInterval], until: float, held: float, all_held: float, service: float | None
 ) -> FairnessReceipt:
-    waits = [
-        (until if interval.start is None else interval.start) - interval.ready for interval in own
-    ]
-    begun = [interval.start - interval.ready for interval in own if interval.start is not None]
+    waits = [interval.wait(until) for interval in own]
+    begun = [wait for wait, interval in zip(waits, own, strict=True) if interval.start is not None]
     return FairnessReceipt(
         user=own[0].user,
         started=len(begun),
         waiting=len(own) - len(begun),
-        longest_wait=max(0.0, *waits),
+        longest_wait=max(waits),
         median_wait=median(begun) if begun else None,
         slot_seconds=held,
         slot_share=held / all_held if all_held else 0.0,
@@ -136,7 +180,8 @@ def _service(
     for interval in intervals:
         end = until if interval.end is None else interval.end
         if interval.is_owed:
-            moments.add(ready_steps[interval.user, _shared(interval.locks)], interval.ready, end)
+            for began, ended in gaps(interval.held, interval.ready, end):
+                moments.add(ready_steps[interval.user, _shared(interval.locks)], began, ended)
         if interval.start is not None:
             moments.add(running[interval.user], interval.start, end)
     active = {user: list(accumulate(steps)) for user, steps in running.items()}

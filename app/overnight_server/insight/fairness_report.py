@@ -8,6 +8,7 @@ from sqlalchemy import Connection, RowMapping, func, select
 from overnight.models.admin import Fairness, StarvingUser, UserShare
 from overnight_server.domain.fairness_report import TaskInterval, jain, receipts
 from overnight_server.gate.claim import ClaimSettings, pool_capacity, pool_params
+from overnight_server.insight.hold_history import HoldHistory
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -42,9 +43,9 @@ def fairness(
         seconds = _readable_period(tx, since.total_seconds())
         lanes = {row.name: row for row in tx.execute(statement("lane_limits"))}
         limits = {name: row.max_active for name, row in lanes.items()}
-        spells = _spells(tx, seconds)
         now: datetime = tx.execute(select(func.clock())).scalar_one()
         until = now.timestamp()
+        spells = _spells(tx, seconds, until, claim_settings.liveness.total_seconds())
         # The report begins with the first task: the period is sampled at a few hundred moments,
         # and a short run in a long empty period would fall between two of them.
         first = min((spell.ready for spell in spells), default=until - seconds)
@@ -85,16 +86,38 @@ def _readable_period(tx: Connection, seconds: float) -> float:
     return seconds
 
 
-def _spells(tx: Connection, seconds: float) -> list[TaskInterval]:
-    started = tx.execute(statement("starts_since"), {"seconds": seconds}).mappings()
-    waiting = tx.execute(statement("waiting_now"), {"limit": MOST_WAITING}).mappings()
+def _spells(
+    tx: Connection, seconds: float, until: float, liveness_seconds: float
+) -> list[TaskInterval]:
+    """Return every run of the period and every waiting task, with the times it was held."""
+    started = tx.execute(statement("starts_since"), {"seconds": seconds}).mappings().all()
+    waiting = tx.execute(statement("waiting_now"), {"limit": MOST_WAITING}).mappings().all()
+    first = min((row["ready"] for row in (*started, *waiting)), default=until)
+    history = HoldHistory.read(tx, first, liveness_seconds)
     return [
         *(
-            TaskInterval(row["name"], row["ready"], row["start"], row["end"], _locks(row))
+            TaskInterval(
+                row["name"],
+                row["ready"],
+                row["start"],
+                row["end"],
+                _locks(row),
+                held=history.held(row, row["ready"], row["start"]),
+            )
             for row in started
         ),
         *(
-            TaskInterval(row["name"], row["ready"], None, None, _locks(row), is_owed=row["is_owed"])
+            TaskInterval(
+                row["name"],
+                row["ready"],
+                None,
+                None,
+                _locks(row),
+                is_owed=row["is_owed"],
+                held=((row["ready"], until),)
+                if row["asks_for_budget"]
+                else history.held(row, row["ready"], until),
+            )
             for row in waiting
         ),
     ]

@@ -90,6 +90,7 @@ class LaneRow(Base):
     night_limit_usd: Mapped[Decimal | None] = mapped_column(USD)
     due_at: Mapped[datetime]
     eligible: Mapped[bool]
+    held_by: Mapped[str | None]
 
 
 class ApiKeyRow(Base):

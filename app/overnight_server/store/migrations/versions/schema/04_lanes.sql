@@ -36,6 +36,9 @@ $$;
 --   night_*                                   the night in which money was last spent; night_limit_usd includes raises
 --   due_at                                    the next instant at which the lane must be refreshed
 --   eligible                                  whether the gate may consider this lane at all
+--   held_by                                   why none of its ready tasks may start, whoever is served: a pause, a
+--                                             disabled user, the window, hours, the night's budget; `carry_over`: only
+--                                             tasks created since carry_over_until are held
 -- The primary key is no foreign key: it would be checked each time a transaction updates a lane twice,
 -- which every settle does. A trigger creates the lane, and users are never deleted.
 CREATE TABLE lanes (
@@ -66,6 +69,7 @@ CREATE TABLE lanes (
     night_limit_usd NUMERIC(18, 6),
     due_at TIMESTAMP WITH TIME ZONE NOT NULL,
     eligible BOOLEAN NOT NULL,
+    held_by TEXT,
     PRIMARY KEY (user_id)
 )
  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
@@ -73,6 +77,35 @@ CREATE INDEX lanes_due ON lanes (due_at);
 -- Lanes that the same pools skip are next to each other, so that a pool passes over all of them at once.
 CREATE INDEX lanes_pick ON lanes (hash_array_extended(skipped_by_pools, 0), active, last_served_at, plan_weight DESC)
     WHERE eligible;
+
+-- When ready tasks of a user (`subject` is the user) or of a graph (`subject` is the graph) could not start for a
+-- reason that is not the order among users; `created_from` limits it to tasks created since then. The fairness
+-- report leaves these times out. A user without ready tasks has no row.
+CREATE TABLE holds (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    subject UUID NOT NULL,
+    user_id UUID NOT NULL,
+    reason TEXT NOT NULL,
+    created_from TIMESTAMP WITH TIME ZONE,
+    began_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX holds_open ON holds (subject) WHERE ended_at IS NULL;
+CREATE INDEX holds_ended ON holds (ended_at);
+
+-- End the hold of a subject that is in force, if any, and begin another one if there is a reason. Triggers that hold
+-- the row of the lane or of the graph call it with the owner's rights; nobody else may write the table.
+CREATE FUNCTION record_hold(of_subject uuid, of_user uuid, why text, only_created_from timestamptz) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE holds SET ended_at = clock() WHERE subject = of_subject AND ended_at IS NULL;
+    IF why IS NOT NULL THEN
+        INSERT INTO holds (subject, user_id, reason, created_from) VALUES (of_subject, of_user, why, only_created_from);
+    END IF;
+END
+$$;
 
 -- The number of waiting tasks of all users is the sum of these rows. Each connection has a row of its own,
 -- named by its process id (0: connections that are closed), so no transaction waits for another one's row,
@@ -143,9 +176,16 @@ DECLARE
     violated text;
 BEGIN
     NEW.due_at := least(NEW.resets_at, NEW.window_changes_at, NEW.night_ends_at);
-    NEW.eligible := NEW.ready > 0 AND NEW.active < NEW.max_active AND NOT NEW.paused AND NOT NEW.window_closed
-        AND (NEW.limit_seconds IS NULL OR NEW.used_seconds + NEW.reserved_seconds < NEW.limit_seconds)
-        AND (NEW.night_limit_usd IS NULL OR NEW.night_spent_usd + NEW.night_reserved_usd < NEW.night_limit_usd);
+    NEW.held_by := CASE
+        WHEN NEW.ready = 0 THEN NULL
+        WHEN NEW.paused THEN 'pause'
+        WHEN NEW.max_active = 0 THEN 'disabled'
+        WHEN NEW.window_closed THEN 'window'
+        WHEN NEW.used_seconds + NEW.reserved_seconds >= NEW.limit_seconds THEN 'hours'
+        WHEN NEW.night_spent_usd + NEW.night_reserved_usd >= NEW.night_limit_usd THEN 'night'
+        WHEN NEW.carry_over_until IS NOT NULL THEN 'carry_over'
+        END;
+    NEW.eligible := NEW.ready > 0 AND NEW.active < NEW.max_active AND coalesce(NEW.held_by = 'carry_over', true);
     violated := CASE
         WHEN NEW.active < 0 THEN 'lanes_active_not_negative'
         WHEN NEW.ready < 0 THEN 'lanes_ready_not_negative'
@@ -160,6 +200,22 @@ END
 $$;
 CREATE TRIGGER lanes_enforce_invariants BEFORE INSERT OR UPDATE ON lanes
     FOR EACH ROW EXECUTE FUNCTION enforce_lane_invariants();
+
+-- Record when the ready tasks of a user are held, and when they are not any more.
+CREATE FUNCTION record_lane_hold() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    IF TG_RELID <> 'public.lanes'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
+    PERFORM record_hold(NEW.user_id, NEW.user_id, NEW.held_by,
+                        CASE WHEN NEW.held_by = 'carry_over' THEN NEW.carry_over_until END);
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER lanes_record_hold AFTER UPDATE ON lanes
+    FOR EACH ROW WHEN (NEW.held_by IS DISTINCT FROM OLD.held_by) EXECUTE FUNCTION record_lane_hold();
 
 -- Insert the lane of a new user.
 CREATE FUNCTION create_lane() RETURNS trigger

@@ -165,3 +165,23 @@ END
 $$;
 CREATE TRIGGER spending_count AFTER INSERT OR UPDATE ON spending
     FOR EACH ROW EXECUTE FUNCTION count_spending();
+
+-- Record when the budget of a graph is used up or reserved, and when it is not any more.
+CREATE FUNCTION record_graph_hold() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    was_held constant boolean := coalesce(OLD.spent_usd + OLD.reserved_usd >= OLD.budget_ceiling_usd, false);
+    is_held constant boolean := coalesce(NEW.spent_usd + NEW.reserved_usd >= NEW.budget_ceiling_usd, false);
+BEGIN
+    IF TG_RELID <> 'public.dags'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
+    IF was_held <> is_held THEN
+        PERFORM record_hold(NEW.id, NEW.user_id, CASE WHEN is_held THEN 'graph' END, NULL);
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER dags_record_hold AFTER UPDATE OF budget_ceiling_usd, spent_usd, reserved_usd ON dags
+    FOR EACH ROW EXECUTE FUNCTION record_graph_hold();

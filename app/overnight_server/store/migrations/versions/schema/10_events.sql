@@ -86,6 +86,9 @@ CREATE FUNCTION log_dag_end() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.dags'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     INSERT INTO dag_events (id, dag_id, user_id, kind, status, at)
     VALUES (nextval('events_id_seq'), NEW.id, NEW.user_id, 'dag.' || NEW.status, NEW.status, clock());
     RETURN NULL;

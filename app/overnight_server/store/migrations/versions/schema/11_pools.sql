@@ -51,6 +51,52 @@ CREATE UNIQUE INDEX agents_of_owner ON agents (owner_id, name);
 CREATE INDEX agents_online ON agents (pool) WHERE status <> 'offline';
 CREATE INDEX agents_pull_pool ON agents (pool) WHERE kind = 'pull';
 
+-- When a worker or pull agent accepted tasks, and which: from its registration to its drain or its last heartbeat. The
+-- fairness report leaves out the time in which no worker could run a task. `serves` as in pools.
+CREATE TABLE worker_sessions (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    agent_id TEXT NOT NULL,
+    pool TEXT NOT NULL,
+    serves UUID,
+    capabilities TEXT[] NOT NULL,
+    types TEXT[],
+    began_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    ended_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX worker_sessions_open ON worker_sessions (agent_id) WHERE ended_at IS NULL;
+CREATE INDEX worker_sessions_ended ON worker_sessions (ended_at);
+
+-- A heartbeat does not fire this trigger.
+CREATE FUNCTION record_worker_session() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    last_seen timestamptz := clock();
+BEGIN
+    IF TG_RELID <> 'public.agents'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
+    IF TG_OP = 'UPDATE' THEN
+        IF (NEW.status, NEW.pool, NEW.capabilities, NEW.types, NEW.joined_at)
+           IS NOT DISTINCT FROM (OLD.status, OLD.pool, OLD.capabilities, OLD.types, OLD.joined_at) THEN
+            RETURN NULL;
+        END IF;
+        IF NEW.status <> 'draining' THEN
+            last_seen := OLD.last_heartbeat_at;
+        END IF;
+    END IF;
+    UPDATE worker_sessions SET ended_at = last_seen WHERE agent_id = NEW.id AND ended_at IS NULL;
+    IF NEW.status = 'active' THEN
+        INSERT INTO worker_sessions (agent_id, pool, serves, capabilities, types)
+        SELECT NEW.id, NEW.pool, p.serves, NEW.capabilities, NEW.types FROM pools p WHERE p.name = NEW.pool;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER agents_record_session AFTER INSERT OR UPDATE OF status, pool, capabilities, types, joined_at ON agents
+    FOR EACH ROW EXECUTE FUNCTION record_worker_session();
+
 -- Delete workers and pull agents that have been offline for long; return their number. Those with a
 -- budget or a requested drain are kept, because both apply again when they return.
 CREATE FUNCTION delete_offline_agents(worker_seconds float8, pull_agent_seconds float8, max_agents int) RETURNS bigint

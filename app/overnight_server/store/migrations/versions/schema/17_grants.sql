@@ -11,6 +11,7 @@ GRANT SELECT ON
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, inbox, bulk_operations, source_jobs
 TO overnight_reader, overnight_gate;
+GRANT SELECT ON holds, worker_sessions TO overnight_admin, overnight_dispatcher;
 -- The last event id given out, for event streams.
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 
