@@ -12,7 +12,10 @@ class Reason(ResponseModel):
     """One reason why a task is not running."""
 
     code: str = Field(description="A code for programs, such as lock or monthly_hours.")
-    message: str = Field(description="What it is and what can be done about it.")
+    scope: str = Field(
+        description="What it concerns: task, user (all tasks of the user) or deployment."
+    )
+    message: str = Field(description="What it is and what the caller can do about it.")
     details: dict[str, Any] = Field(default_factory=dict, description="The values behind it.")
 
 
@@ -29,5 +32,7 @@ class Explanation(ResponseModel):
     starts_next: bool = Field(
         description="Whether nothing blocks it, so that the next claim takes it."
     )
-    reasons: list[Reason] = Field(description="All reasons, the most important first.")
+    reasons: list[Reason] = Field(
+        description="All reasons, from those of the task to those of the deployment."
+    )
     made_at: datetime = Field(description="When this was determined.")

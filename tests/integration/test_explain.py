@@ -21,8 +21,10 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.reasons import ReasonCode
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.windows import NightWindow
+from overnight_server.explain.audience import OPERATOR, OWNER, Audience
 from overnight_server.explain.explain import explain
 from overnight_server.gate.claim import BundleLimits, ClaimSettings
+from overnight_server.insight.queue_status import queue_status
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.rules.sources import read
@@ -137,8 +139,11 @@ def test_a_pause_says_since_when_and_why(deployment: Deployment, scope: str) -> 
     reason = only(deployment, user, task)
 
     assert (reason.code, reason.details["scope"]) == ("paused", scope)
+    assert reason.scope == ("user" if scope == "user" else "deployment")
     assert "(new keys)" in reason.message
-    assert "`overnight resume --" in reason.message
+    assert reason.message.endswith(": ask an operator to end the pause")
+    to_operator = explain(deployment.app, user, task, CLAIM_SETTINGS, OPERATOR).reasons[0].message
+    assert f": end the pause with `overnight resume --{scope}" in to_operator
 
 
 def test_a_users_own_pause_names_the_command_that_ends_it(deployment: Deployment) -> None:
@@ -150,10 +155,8 @@ def test_a_users_own_pause_names_the_command_that_ends_it(deployment: Deployment
     own = only(deployment, user, task).message
     pause(deployment.app, PauseSubject(user_id=user), actor="human:operator")
 
-    both = (
-        "its user ends it with `overnight resume --me`, an operator with `overnight resume --user"
-    )
-    assert f"{both} ada`" in own
+    assert own.startswith("your tasks are paused since")
+    assert own.endswith("end the pause with `overnight resume --me`")
     assert "--me" not in only(deployment, user, task).message
 
 
@@ -181,7 +184,8 @@ def test_a_closed_window_says_when_it_opens(deployment: Deployment) -> None:
 
     assert reason.code == "window"
     assert reason.message == (
-        "the night window 22:00-06:00 Europe/Berlin opens at 2026-11-16 21:00Z"
+        "the night window 22:00-06:00 Europe/Berlin opens at 2026-11-16 21:00Z: wait, or set"
+        " another window with `overnight window`"
     )
     assert reason.details["opens_at"] == datetime(2026, 11, 16, 21, 0, tzinfo=UTC)
 
@@ -230,8 +234,8 @@ def test_a_disabled_user_gets_another_message_than_a_limit_of_zero(deployment: D
     user, none = deployment.user(), deployment.user(max_concurrent_agents=0)
     disable_user(deployment.app, user)
 
-    assert "overnight user enable" in only(deployment, user, deployment.task(user)).message
-    assert "overnight user limits" in only(deployment, none, deployment.task(none)).message
+    assert "to enable the user" in only(deployment, user, deployment.task(user)).message
+    assert "to raise the limit" in only(deployment, none, deployment.task(none)).message
 
 
 def test_a_full_plan_reports_running_and_allowed_tasks(deployment: Deployment) -> None:
@@ -262,7 +266,8 @@ def test_hours_report_need_rest_and_advice(deployment: Deployment) -> None:
 
     resets = deployment.lane(user)["resets_at"]
     assert reason.message == (
-        f"needs 30 min, 20 min left until {resets:%Y-%m-%d %H:%MZ}: lower its timeout or wait"
+        f"needs 30 min, 20 min left until {resets:%Y-%m-%d %H:%MZ}: wait, or lower its timeout with"
+        " `overnight edit --timeout`"
     )
     assert reason.details["left_seconds"] == 1200
     assert not reasons(deployment, user, small)
@@ -287,7 +292,7 @@ def test_used_up_hours_and_a_limit_of_zero_are_reported(deployment: Deployment) 
 
     deployment.run("UPDATE users SET monthly_agent_hours_limit = 0")
     assert only(deployment, user, task).message.startswith(
-        "your limit is 0 hours a month: an operator raises it"
+        "your limit is 0 hours a month: ask an operator to raise the limit"
     )
 
 
@@ -362,7 +367,7 @@ def test_the_last_place_of_the_plan_goes_to_the_higher_priority(deployment: Depl
     assert reason.details["for"] == "room"
     assert reason.message == (
         f"your plan has room for 1 more at once, and {show_task(urgent)} goes first: wait, or make"
-        " this task more urgent"
+        " this task more urgent with `overnight edit --priority`"
     )
 
 
@@ -441,12 +446,72 @@ def test_running_and_ended_tasks_report_their_state(deployment: Deployment) -> N
     assert "it completed at" in ended.message
 
 
-def test_every_reason_is_reported(deployment: Deployment) -> None:
-    user = deployment.user(max_concurrent_agents=0)
+def test_every_reason_is_reported_from_the_narrowest_to_the_widest(deployment: Deployment) -> None:
+    user = deployment.user(max_concurrent_agents=1, night_budget_usd=0)
+    deployment.agent(slots=1)
+    held = deployment.row(deployment.task(user, locks=["repo:site"]))["id"]
+    deployment.run("UPDATE users SET night_budget_usd = NULL")
+    assert [claimed.claim.task_id for claimed in deployment.claim().claims] == [held]
+    task = deployment.task(user, locks=["repo:site"])
+    deployment.run("UPDATE users SET night_budget_usd = 0")
     pause(deployment.app, EVERYTHING, actor="human:operator")
-    task = deployment.task(user)
+    pause(deployment.app, PauseSubject(user_id=user), actor="human:operator")
 
-    assert list(reasons(deployment, user, task)) == ["paused", "plan_concurrency", "no_worker"]
+    explained = explain(deployment.app, user, task, CLAIM_SETTINGS).reasons
+
+    assert [(reason.scope, reason.code) for reason in explained] == [
+        ("task", "lock"),
+        ("user", "budget"),
+        ("user", "plan_concurrency"),
+        ("user", "paused"),
+        ("deployment", "slots"),
+        ("deployment", "paused"),
+    ]
+    status = queue_status(deployment.app, user, CLAIM_SETTINGS)
+    assert [block.code for block in status.held_by] == [
+        reason.code for reason in explained if reason.scope != "task"
+    ]
+
+
+def test_an_operator_and_an_owner_are_told_what_each_can_do(deployment: Deployment) -> None:
+    deployment.agent(slots=1)
+    user = deployment.user(max_concurrent_agents=1, name="ada")
+    failed = deployment.running(user, max_attempts=1)
+    waiting = deployment.task(user)
+
+    def advice(task: TaskId, audience: Audience) -> list[str]:
+        explained = explain(deployment.app, user, task, CLAIM_SETTINGS, audience)
+        return [reason.message for reason in explained.reasons]
+
+    plan, slots = advice(waiting, OWNER)
+    assert plan.startswith("1 of the 1 task your plan allows at once is running")
+    assert plan.endswith("or ask an operator to raise the limit")
+    assert slots.endswith("or ask an operator to start another worker")
+    plan, slots = advice(waiting, OPERATOR)
+    assert plan.startswith("1 of the 1 task the user's plan allows at once is running")
+    assert plan.endswith("or raise the limit with `overnight user limits`")
+    assert slots.endswith("or start another worker with `overnight worker`")
+
+    deployment.settle(failed, Raised("error", "no luck"))
+    [own] = advice(failed.claim.task_id, OWNER)
+    assert own.endswith(": run it again with `overnight retry`")
+    [other] = advice(failed.claim.task_id, OPERATOR)
+    assert other.endswith(": run it again with `overnight dead retry`")
+
+
+def test_the_advice_depends_on_the_caller(admin_cli: ApiUser, deployment: Deployment) -> None:
+    """An admin may explain an own task, and one of somebody else; an owner only own ones."""
+    other = admin_cli.new_user()
+    task, own = other.created()["id"], admin_cli.created()["id"]
+
+    def advice(caller: ApiUser, path: str) -> str:
+        return str(caller.request("GET", path).json()["reasons"][0]["message"])
+
+    ask = "no worker is alive: ask an operator to start one"
+    start = "no worker is alive: start one with `overnight worker`"
+    assert advice(other, f"{TASKS}/{task}/explain") == ask
+    assert advice(admin_cli, f"{TASKS}/{own}/explain") == start
+    assert advice(admin_cli, f"/api/v1/admin/tasks/{task}/explain") == start
 
 
 def test_only_the_owner_gets_an_explanation(api_user: ApiUser) -> None:

@@ -25,7 +25,7 @@ def test_a_budget_that_cannot_pay_is_named(deployment: Deployment) -> None:
     assert reason.code == "budget"
     assert reason.message == (
         "needs $2.50, and $1.00 is left of the night's budget: the next night begins at"
-        f" {format_instant(begins)}, or ask an operator to raise it with `overnight budget user`"
+        f" {format_instant(begins)}, or ask an operator to raise it"
     )
     assert reason.details == {
         "budget": "night",
@@ -43,7 +43,7 @@ def test_a_task_more_expensive_than_a_whole_night_is_reported(deployment: Deploy
     task = deployment.task(user, max_cost_usd=2.5)
 
     assert only(deployment, user, task).message.startswith(
-        "needs $2.50, more than the whole of the night's budget, $1.00: lower its estimate, or ask"
+        "needs $2.50, more than the whole of the night's budget, $1.00: ask an operator"
     )
 
 
@@ -67,6 +67,7 @@ def test_a_task_at_its_cost_limit_waits_for_approval(deployment: Deployment) -> 
 
     assert reason.code == "approval"
     assert reason.message.startswith(
-        "it has cost $1.25 and reached its own cost limit: ask an oper"
+        "it has cost $1.25 and reached its own cost limit: let it continue with"
+        " `overnight approve`, or end it with `overnight stop`"
     )
     assert reason.details["cost_usd"] == 1.25

@@ -18,7 +18,7 @@ def test_without_a_worker_nothing_starts(deployment: Deployment) -> None:
     assert reason.code == "no_worker"
     assert reason.message.startswith(
         "the only live worker drains (leaving) and accepts no new tasks:"
-        " `overnight drain leaving --undo`"
+        " ask an operator to let one accept tasks again"
     )
     assert reason.details["draining"] == ["leaving"]
 
@@ -33,7 +33,7 @@ def test_a_missing_capability_is_named_pool_by_pool(deployment: Deployment) -> N
 
     assert reason.code == "no_capable_agent"
     assert reason.details["missing"] == {POOL: ["big", "gpu"], "gpu": ["big"]}
-    assert "start a worker with `--capabilities big`" in reason.message
+    assert "gpu lacks big; ask an operator to start a worker that offers" in reason.message
 
 
 def test_a_capability_counts_only_if_all_workers_of_a_pool_have_it(deployment: Deployment) -> None:

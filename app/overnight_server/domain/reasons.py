@@ -6,6 +6,18 @@ from enum import StrEnum
 MINUTE, HOUR = 60, 3600
 
 
+class ReasonScope(StrEnum):
+    """What a reason concerns, from the narrowest to the widest: reasons are reported in this order.
+
+    A reason of the task keeps only that task waiting, one of the user all tasks of the user, and
+    one of the deployment those of several users.
+    """
+
+    TASK = "task"
+    USER = "user"
+    DEPLOYMENT = "deployment"
+
+
 class ReasonCode(StrEnum):
     """Everything that can keep a task from running, in the order in which it is reported."""
 
@@ -13,14 +25,14 @@ class ReasonCode(StrEnum):
     DEPENDENCY = "dependency"
     START_AT = "start_at"
     RETRY_AT = "retry_at"
-    DEADLINE = "deadline"
-    PAUSED = "paused"
-    WINDOW = "window"
-    PLAN_CONCURRENCY = "plan_concurrency"
-    MONTHLY_HOURS = "monthly_hours"
     APPROVAL = "approval"
+    DEADLINE = "deadline"
     BUDGET = "budget"
     LOCK = "lock"
+    PLAN_CONCURRENCY = "plan_concurrency"
+    MONTHLY_HOURS = "monthly_hours"
+    WINDOW = "window"
+    PAUSED = "paused"
     NO_WORKER = "no_worker"
     NO_CAPABLE_AGENT = "no_capable_agent"
     HANDLER = "handler"

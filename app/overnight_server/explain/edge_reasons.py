@@ -7,7 +7,8 @@ from overnight.models.explain import Reason
 from overnight_server.domain.graphs import CancelReason, Condition, OnUnmet
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import FINAL, State
-from overnight_server.domain.reasons import ReasonCode, format_instant, join_names
+from overnight_server.domain.reasons import ReasonCode, ReasonScope, format_instant, join_names
+from overnight_server.explain.audience import Audience
 
 Row = Mapping[str, Any]
 
@@ -20,12 +21,13 @@ def dependency_reason(task: Row, parents: Sequence[Row]) -> Reason:
     noun = "tasks" if unmet != 1 else "task"
     return Reason(
         code=ReasonCode.DEPENDENCY,
+        scope=ReasonScope.TASK,
         message=f"it waits for {unmet} other {noun}: {names}",
         details={"unmet": unmet, "tasks": edges},
     )
 
 
-def cancelled_by_parent_reason(task: Row, parents: Sequence[Row]) -> Reason:
+def cancelled_by_parent_reason(task: Row, parents: Sequence[Row], audience: Audience) -> Reason:
     """Return the reason of a task that was cancelled because parents ended differently."""
     edges = [_edge(row) for row in parents if State(row["state"]) in FINAL]
     failure = task["failure_reason"]
@@ -33,10 +35,12 @@ def cancelled_by_parent_reason(task: Row, parents: Sequence[Row]) -> Reason:
     advice = (
         "nothing failed, so it was not needed"
         if failure == CancelReason.NOT_NEEDED
-        else "retry the tasks it waited for, and it is restored with them"
+        else audience.owner_can("run those that failed again", "overnight retry")
+        + ", and it is restored with them"
     )
     return Reason(
         code=ReasonCode.STATE,
+        scope=ReasonScope.TASK,
         message=f"it was cancelled at {format_instant(task['finished_at'])} ({failure}){awaited};"
         f" {advice}",
         details={

@@ -13,6 +13,7 @@ from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import WAITING, State
 from overnight_server.domain.priority import MAX_POSITION, position_of
 from overnight_server.domain.windows import is_zone
+from overnight_server.explain.audience import OWNER, Audience
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 from overnight_server.explain.next_pass import PassOutcome, Stage, count_slots, predict_pass
 from overnight_server.explain.task_reasons import open_pools, order_reasons, task_reasons
@@ -33,9 +34,18 @@ MAX_HEAD_TASKS = 100
 EXPLANATIONS = OneAtATime(max_waiting=50)
 
 
-def explain(db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings) -> Explanation:
+def explain(
+    db: Db,
+    user_id: UserId,
+    task_id: TaskId,
+    claim_settings: ClaimSettings,
+    audience: Audience = OWNER,
+) -> Explanation:
     """Return every reason why a user's task is not running, as the gate would find them now.
 
+    The reasons of the task come first, then those of its user, then those of the deployment; the
+    advice in their messages is for `audience`. A billing month or night of the user that is due is
+    started, which locks and writes the user's lane.
     A waiting task without reasons starts with the next pass; `explain/task_reasons.py` defines
     exactly what that means. Raises TaskNotFound if the user has no such task. Concurrent equal
     calls of a process share one computation.
@@ -53,7 +63,7 @@ def _explain(
     db.atomically(lambda tx: _start_due_cycles(tx, user_id))
 
     def work(tx: Connection) -> tuple[TaskFacts, list[Reason]]:
-        facts = _read_facts(tx, user_id, task_id, claim_settings)
+        facts = replace(_read_facts(tx, user_id, task_id, claim_settings), audience=audience)
         reasons = task_reasons(facts)
         if not reasons:
             reasons = order_reasons(facts, _predict(tx, user_id, task_id, facts, claim_settings))
@@ -71,7 +81,9 @@ def _explain(
     )
 
 
-def explain_next(tx: Connection, user_id: UserId, claim_settings: ClaimSettings) -> list[Reason]:
+def explain_next(
+    tx: Connection, user_id: UserId, claim_settings: ClaimSettings, audience: Audience = OWNER
+) -> list[Reason]:
     """Return what keeps the user's next task from starting, whichever task that is.
 
     Locks and requirements of single tasks are left out, because another task could start
@@ -84,7 +96,9 @@ def explain_next(tx: Connection, user_id: UserId, claim_settings: ClaimSettings)
         reason.model_copy(update={"message": f"{subject} {reason.message}"})
         if reason.message.startswith("needs ")
         else reason
-        for reason in task_reasons(_read_surroundings(tx, user_id, row, claim_settings))
+        for reason in task_reasons(
+            replace(_read_surroundings(tx, user_id, row, claim_settings), audience=audience)
+        )
     ]
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from overnight.models.account import Pause
+from overnight_server.explain.audience import OWNER, Audience
 from overnight_server.explain.next_pass import PoolSlots
 
 
@@ -63,3 +64,4 @@ class TaskFacts:
     window: str = ""
     zone_is_known: bool = True
     needs: frozenset[str] = field(default=frozenset())
+    audience: Audience = OWNER

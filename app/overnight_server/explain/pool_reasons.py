@@ -4,24 +4,30 @@ from collections.abc import Iterator, Sequence
 
 from overnight.models.explain import Reason
 from overnight.models.field_errors import nearest_name
-from overnight_server.domain.reasons import ReasonCode, format_instant, join_names
+from overnight_server.domain.reasons import ReasonCode, ReasonScope, format_instant, join_names
+from overnight_server.explain.audience import Audience
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 
 # How many draining workers are listed by id.
 MAX_LISTED = 3
 
 
-def pause_reason(facts: PauseFacts, subject: str, option: str) -> Reason:
-    """Return the reason that names what is paused, since when, and how to resume it."""
+def pause_reason(
+    facts: PauseFacts, audience: Audience, scope: ReasonScope, subject: str, option: str
+) -> Reason:
+    """Return the reason that names what is paused, since when, and who can resume it how."""
     pause = facts.pause
-    by_user = "its user ends it with `overnight resume --me`, an operator with"
-    ends = by_user if facts.is_own else "an operator ends it with"
+    command = f"overnight resume {option}"
+    if facts.is_own and (audience.is_owner or not audience.is_operator):
+        advice = audience.owner_can("end the pause", "overnight resume --me")
+    else:
+        advice = audience.operator_can("end the pause", command)
     note = f" ({pause.note})" if pause.note else ""
     since = pause.paused_at
     return Reason(
         code=ReasonCode.PAUSED,
-        message=f"{subject} paused since {format_instant(since)}{note}: {ends} `overnight resume"
-        f" {option}`",
+        scope=scope,
+        message=f"{subject} paused since {format_instant(since)}{note}: {advice}",
         details={
             "scope": pause.scope,
             "target": pause.target,
@@ -48,16 +54,28 @@ def pool_reasons(facts: TaskFacts) -> Iterator[Reason]:
             pool_name = pause.pause.target
             if pause.pause.scope == "pool" and pool_name in names:
                 subject = f"the pool {pool_name}, which could run it, is"
-                yield pause_reason(pause, subject, f"--pool {pool_name}")
+                yield pause_reason(
+                    pause,
+                    facts.audience,
+                    ReasonScope.DEPLOYMENT,
+                    subject,
+                    f"--pool {pool_name}",
+                )
     elif not any(pool.has_free_slot for pool in unpaused):
-        yield _no_free_slot(unpaused)
+        yield _no_free_slot(unpaused, facts.audience)
     if facts.slots_max is not None and facts.pools:
         in_all_pools = max(pool.slots.in_all_pools for pool in facts.pools)
         if in_all_pools >= facts.slots_max:
             yield Reason(
                 code=ReasonCode.SLOTS_MAX,
+                scope=ReasonScope.DEPLOYMENT,
                 message=f"{in_all_pools} of the {facts.slots_max} slots that all pools may use"
-                " together are busy: one must become free",
+                " together are busy: one must become free"
+                + (
+                    ", or raise OVERNIGHT_SLOTS_MAX of the dispatchers"
+                    if facts.audience.is_operator
+                    else ""
+                ),
                 details={"busy": in_all_pools, "slots_max": facts.slots_max},
             )
 
@@ -75,30 +93,41 @@ def _able_pools(facts: TaskFacts) -> list[PoolFacts]:
 
 def _no_worker(facts: TaskFacts) -> Reason:
     draining = [worker_id for pool in facts.pools for worker_id in pool.draining]
-    message = "no worker is alive: start one with `overnight worker`"
+    start = facts.audience.operator_can("start one", "overnight worker")
+    message = f"no worker is alive: {start}"
     if draining:
         is_one = len(draining) == 1
         message = (
             f"{'the only live worker drains' if is_one else 'all live workers drain'}"
             f" ({join_names(draining[:MAX_LISTED], len(draining))}) and"
-            f" {'accepts' if is_one else 'accept'} no new tasks: `overnight drain {draining[0]}"
-            " --undo` lets it accept tasks again, or start another with `overnight worker`"
+            f" {'accepts' if is_one else 'accept'} no new tasks: "
+            + facts.audience.operator_can(
+                "let one accept tasks again", f"overnight drain {draining[0]} --undo"
+            )
+            + (
+                ", or start another with `overnight worker`"
+                if facts.audience.is_operator
+                else " or to start another"
+            )
         )
     return Reason(
         code=ReasonCode.NO_WORKER,
+        scope=ReasonScope.DEPLOYMENT,
         message=message,
         details={"pools": [pool.name for pool in facts.pools], "draining": draining},
     )
 
 
-def _no_free_slot(pools: Sequence[PoolFacts]) -> Reason:
+def _no_free_slot(pools: Sequence[PoolFacts], audience: Audience) -> Reason:
     counts = [
         {"pool": pool.name, "busy": pool.slots.busy, "slots": pool.slots.slots} for pool in pools
     ]
     texts = [f"{count['pool']} ({count['busy']} of {count['slots']} busy)" for count in counts]
     return Reason(
         code=ReasonCode.SLOTS,
-        message=f"no slot is free in {join_names(texts)}: one must become free, or a worker join",
+        scope=ReasonScope.DEPLOYMENT,
+        message=f"no slot is free in {join_names(texts)}: one must become free, or"
+        f" {audience.operator_can('start another worker', 'overnight worker')}",
         details={"pools": counts},
     )
 
@@ -114,13 +143,16 @@ def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
     if mixed:
         advice = (
             f"some workers of {join_names(mixed)} do, but any worker of a pool may get its tasks:"
-            " give those workers a pool of their own"
+            f" {_ask(facts, 'give those workers a pool of their own')}"
         )
     else:
         names = ",".join(missing[nearest])
-        advice = f"{nearest} lacks {names}; start a worker with `--capabilities {names}`"
+        advice = f"{nearest} lacks {names}; " + facts.audience.operator_can(
+            "start a worker that offers them", f"overnight worker --capabilities {names}"
+        )
     return Reason(
         code=ReasonCode.NO_CAPABLE_AGENT,
+        scope=ReasonScope.DEPLOYMENT,
         message=f"no pool offers all of {', '.join(sorted(facts.needs))}: {advice}",
         details={"needs": sorted(facts.needs), "missing": missing, "mixed_pools": mixed},
     )
@@ -138,15 +170,14 @@ def _no_handler(facts: TaskFacts) -> Reason:
         problem = (
             f"not all workers of {join_names(mixed)} have a handler for the type {task_type!r}"
         )
-        advice = (
-            "any worker of a pool may get its tasks: give all of them the handler, or those that"
-            " have it a pool of their own"
+        advice = "any worker of a pool may get its tasks: " + _ask(
+            facts, "give all of them the handler, or those that have it a pool of their own"
         )
     elif not knowing:
         problem = f"no worker has a handler for the type {task_type!r}"
         advice = (
-            f"start a worker with the handler, or {_other_type(facts, able)}"
-            " if the type is misspelled"
+            f"{_ask(facts, 'start a worker with the handler')}, or, if the type is misspelled,"
+            f" {_other_type(facts, able)}"
         )
     else:
         others = [f"{pool.name} ({_obstacle(facts, pool)})" for pool in knowing]
@@ -154,9 +185,10 @@ def _no_handler(facts: TaskFacts) -> Reason:
             f"the workers of {names} have no handler for the type {task_type!r}, only those of"
             f" {join_names(others)} have one"
         )
-        advice = f"undo that, or start workers of {able[0].name} with the handler"
+        advice = _ask(facts, f"undo that, or start workers of {able[0].name} with the handler")
     return Reason(
         code=ReasonCode.HANDLER,
+        scope=ReasonScope.DEPLOYMENT,
         message=f"{problem}: {advice}",
         details={
             "type": task_type,
@@ -167,12 +199,18 @@ def _no_handler(facts: TaskFacts) -> Reason:
     )
 
 
+def _ask(facts: TaskFacts, act: str) -> str:
+    """Return an act of operators as advice: an operator does it, anybody else asks for it."""
+    return act if facts.audience.is_operator else f"ask an operator to {act}"
+
+
 def _other_type(facts: TaskFacts, able: Sequence[PoolFacts]) -> str:
     """Return the advice for a misspelled type: the nearest type that a pool accepts."""
     known = {name for pool in able for name in pool.slots.capacity.types or ()}
     nearest = nearest_name(facts.task["type"], known)
-    hint = f" with the type {nearest!r}" if nearest else ""
-    return f"cancel it and submit it again{hint}"
+    hint = f" with the type {nearest!r}" if nearest else " with another type"
+    again = f"cancel it with `overnight cancel` and submit it again{hint}"
+    return again if facts.audience.is_owner else f"its owner can {again}"
 
 
 def _obstacle(facts: TaskFacts, pool: PoolFacts) -> str:

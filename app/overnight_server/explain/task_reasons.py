@@ -22,12 +22,19 @@ from overnight_server.domain.budgets import Budget
 from overnight_server.domain.graphs import CancelReason
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import ACTIVE, FINAL, State
-from overnight_server.domain.reasons import ReasonCode, format_duration, format_instant, join_names
+from overnight_server.domain.reasons import (
+    ReasonCode,
+    ReasonScope,
+    format_duration,
+    format_instant,
+    join_names,
+)
 from overnight_server.explain.edge_reasons import cancelled_by_parent_reason, dependency_reason
 from overnight_server.explain.facts import PoolFacts, TaskFacts
 from overnight_server.explain.next_pass import PassOutcome, Stage
 from overnight_server.explain.pool_reasons import capable_pools, pause_reason, pool_reasons
 
+SCOPES = list(ReasonScope)
 # How a message names each budget.
 BUDGET_NAME = {
     Budget.TASK: "its own cost limit",
@@ -35,17 +42,26 @@ BUDGET_NAME = {
     Budget.AGENT: "the budget of the agents that could run it",
     Budget.NIGHT: "the night's budget",
 }
-# How a message says what raises each budget.
-HOW_TO_RAISE = {
-    Budget.TASK: "ask an operator to approve more with `overnight approve`",
-    Budget.DAG: "ask an operator to raise it with `overnight budget dag`",
-    Budget.AGENT: "ask an operator to raise it with `overnight budget agent`",
-    Budget.NIGHT: "ask an operator to raise it with `overnight budget user`",
+# What each budget limits.
+BUDGET_SCOPE = {
+    Budget.TASK: ReasonScope.TASK,
+    Budget.DAG: ReasonScope.TASK,
+    Budget.AGENT: ReasonScope.DEPLOYMENT,
+    Budget.NIGHT: ReasonScope.USER,
+}
+# The command with which an operator raises each budget.
+RAISED_BY = {
+    Budget.DAG: "overnight budget dag",
+    Budget.AGENT: "overnight budget agent",
+    Budget.NIGHT: "overnight budget user",
 }
 
 
 def task_reasons(facts: TaskFacts) -> list[Reason]:
-    """Return every reason that does not depend on the other tasks in the queue."""
+    """Return every reason that does not depend on the other tasks in the queue.
+
+    Those that concern the task come first, then those of its user, then those of the deployment.
+    """
     state = State(facts.task["state"])
     if state in FINAL:
         return [_final_state(facts)]
@@ -54,15 +70,17 @@ def task_reasons(facts: TaskFacts) -> list[Reason]:
     conditions = (
         _not_ready,
         _deadline,
-        _pauses,
-        _window,
-        _plan_concurrency,
-        _monthly_hours,
         _budgets,
         _locks,
+        _plan_concurrency,
+        _monthly_hours,
+        _window,
         pool_reasons,
+        _pauses,
     )
-    return [reason for condition in conditions for reason in condition(facts)]
+    reasons = [reason for condition in conditions for reason in condition(facts)]
+    # A stable sort: budgets and pauses are of several scopes.
+    return sorted(reasons, key=lambda reason: SCOPES.index(ReasonScope(reason.scope)))
 
 
 def open_pools(facts: TaskFacts) -> list[PoolFacts]:
@@ -84,6 +102,9 @@ def order_reasons(facts: TaskFacts, outcomes: Sequence[PassOutcome]) -> list[Rea
     return [
         Reason(
             code=ReasonCode.BEHIND,
+            scope=ReasonScope.DEPLOYMENT
+            if _limiting_stage(facts, best) in {Stage.LANE, Stage.SLOTS}
+            else ReasonScope.USER,
             message=_describe_order(facts, best, own_tasks),
             details={
                 "pool": best.pool,
@@ -102,24 +123,26 @@ def _describe_order(facts: TaskFacts, best: PassOutcome, own_tasks: list[str]) -
     free = "1 slot is free" if best.free == 1 else f"{best.free} slots are free"
     match _limiting_stage(facts, best):
         case Stage.ROOM:
-            allowed = f"your plan has room for {_room(facts)} more at once"
-            return f"{allowed}, and {ahead}: wait, or make this task more urgent"
+            allowed = f"{facts.audience.whose} plan has room for {_room(facts)} more at once"
+            return f"{allowed}, and {ahead}: wait, or {_more_urgent(facts)}"
         case Stage.LOCK:
             return f"{ahead} and may need the same locks: the next pass checks again"
         case Stage.HOURS:
-            return f"{ahead} and use up the month's hours: lower its timeout or wait"
+            return f"{ahead} and use up the month's hours: wait, or {_lower_timeout(facts)}"
         case Stage.MONEY:
-            return f"{ahead} and use up the budget: raise it, or wait for their actual cost"
+            return f"{ahead} and use up the budget: wait until their actual cost is known"
         case Stage.SLOTS if best.place is None:
-            return f"{free} in the pool {best.pool} for all users, and of your tasks {ahead}"
+            whose = facts.audience.whose
+            return f"{free} in the pool {best.pool} for all users, and of {whose} tasks {ahead}"
         case Stage.SLOTS:
             return (
                 f"{free} in the pool {best.pool} and the task is number {best.place} in line:"
-                " users with fewer running tasks, and your more urgent ones, go first"
+                " users with fewer running tasks, and more urgent tasks of the same user, go first"
             )
         case _ if best.pool in facts.task["skipped_by_pools"]:
             return (
-                f"the pool {best.pool} found nothing to start in your queue and checks it again"
+                f"the pool {best.pool} found nothing to start in {facts.audience.whose} queue and"
+                " checks it again"
                 " when a task in it or a worker changes"
             )
         case _:
@@ -136,6 +159,14 @@ def _limiting_stage(facts: TaskFacts, best: PassOutcome) -> Stage:
     return Stage.SLOTS if is_share else best.stage
 
 
+def _more_urgent(facts: TaskFacts) -> str:
+    return facts.audience.owner_can("make this task more urgent", "overnight edit --priority")
+
+
+def _lower_timeout(facts: TaskFacts) -> str:
+    return facts.audience.owner_can("lower its timeout", "overnight edit --timeout")
+
+
 def _room(facts: TaskFacts) -> int:
     room: int = facts.task["max_active"] - facts.task["active"]
     return room
@@ -150,7 +181,9 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
         due = "is due since" if start_at <= task["now"] else "may not start before"
         yield Reason(
             code=ReasonCode.START_AT,
-            message=f"the task {due} {format_instant(start_at)}, as it was submitted",
+            scope=ReasonScope.TASK,
+            message=f"the task {due} {format_instant(start_at)}: wait, or "
+            + facts.audience.owner_can("start it at another time", "overnight edit --at"),
             details={"start_at": start_at},
         )
     elif task["state"] == State.RETRYING:
@@ -158,6 +191,7 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
         due = "is due again since" if retry_at <= task["now"] else "is tried again at"
         yield Reason(
             code=ReasonCode.RETRY_AT,
+            scope=ReasonScope.TASK,
             message=f"{attempts} attempts are spent ({task['failure_reason'] or 'failed'});"
             f" the task {due} {format_instant(retry_at)}",
             details={
@@ -168,16 +202,18 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
             },
         )
     elif task["awaits_budget"] is not None:
-        yield _approval(task)
+        yield _approval(facts)
     elif task["state"] != State.READY:
         yield Reason(
             code=ReasonCode.STATE,
+            scope=ReasonScope.TASK,
             message=f"the task is {task['state']}: it is not ready to start",
             details={"state": task["state"], "since": task["updated_at"]},
         )
 
 
-def _approval(task: Mapping[str, Any]) -> Reason:
+def _approval(facts: TaskFacts) -> Reason:
+    task = facts.task
     budget = Budget(task["awaits_budget"])
     spent = task["cost_usd"]
     night_ends_at = task["night_ends_at"]
@@ -189,10 +225,21 @@ def _approval(task: Mapping[str, Any]) -> Reason:
     )
     return Reason(
         code=ReasonCode.APPROVAL,
-        message=f"it has cost ${spent:.2f} and reached {BUDGET_NAME[budget]}: ask an operator, who"
-        f" lets it continue with `overnight approve` or ends it with `overnight stop`{next_night}",
+        scope=ReasonScope.TASK,
+        message=f"it has cost ${spent:.2f} and reached {BUDGET_NAME[budget]}: "
+        + _approve_or_ask(facts, "let it continue")
+        + f", or end it with `overnight stop{'' if facts.audience.is_owner else ' --all-users'}`"
+        f"{next_night}",
         details={"budget": budget.value, "cost_usd": float(spent), "since": task["updated_at"]},
     )
+
+
+def _approve_or_ask(facts: TaskFacts, act: str) -> str:
+    """Return who can approve more money: what an operator set, only an operator raises."""
+    audience = facts.audience
+    if audience.is_owner and (audience.is_operator or not facts.task["budget_by_operator"]):
+        return f"{act} with `overnight approve`"
+    return audience.operator_can(act, "overnight approve --all-users")
 
 
 def _budgets(facts: TaskFacts) -> Iterator[Reason]:
@@ -208,18 +255,19 @@ def _budgets(facts: TaskFacts) -> Iterator[Reason]:
     limited = [left for left in left_by_pool if left is not None]
     agent = max(limited) if limited and len(limited) == len(left_by_pool) else None
     if ceiling is not None and 0 < spent >= ceiling:
-        yield _budget_reason(task, Budget.TASK, ceiling - spent, ceiling)
+        yield _budget_reason(facts, Budget.TASK, ceiling - spent, ceiling)
     if dag is not None and (dag <= 0 or needs > dag):
-        yield _budget_reason(task, Budget.DAG, dag, task["dag_limit_usd"])
+        yield _budget_reason(facts, Budget.DAG, dag, task["dag_limit_usd"])
     if agent is not None and (agent <= 0 or needs > agent):
-        yield _budget_reason(task, Budget.AGENT, agent)
+        yield _budget_reason(facts, Budget.AGENT, agent)
     if night is not None and (night <= 0 or needs > night):
-        yield _budget_reason(task, Budget.NIGHT, night, task["night_limit_usd"])
+        yield _budget_reason(facts, Budget.NIGHT, night, task["night_limit_usd"])
 
 
 def _budget_reason(
-    task: Mapping[str, Any], budget: Budget, left: Decimal, limit: Decimal | None = None
+    facts: TaskFacts, budget: Budget, left: Decimal, limit: Decimal | None = None
 ) -> Reason:
+    task = facts.task
     needs: Decimal = task["needs_usd"]
     details = {
         "budget": budget.value,
@@ -231,19 +279,21 @@ def _budget_reason(
         details["next_night_at"] = task["night_ends_at"]
     return Reason(
         code=ReasonCode.BUDGET,
-        message=_describe_shortage(task, budget, left, limit),
+        scope=BUDGET_SCOPE[budget],
+        message=_describe_shortage(facts, budget, left, limit),
         details=details,
     )
 
 
 def _describe_shortage(
-    task: Mapping[str, Any], budget: Budget, left: Decimal, limit: Decimal | None
+    facts: TaskFacts, budget: Budget, left: Decimal, limit: Decimal | None
 ) -> str:
+    task = facts.task
     needs, name = task["needs_usd"], BUDGET_NAME[budget]
     if limit and needs > limit:
         return (
-            f"needs ${needs:.2f}, more than the whole of {name}, ${limit:.2f}: lower its estimate,"
-            f" or {HOW_TO_RAISE[budget]}{_without_answer(task, budget)}"
+            f"needs ${needs:.2f}, more than the whole of {name}, ${limit:.2f}: "
+            f"{_raise_budget(facts, budget)}{_without_answer(task, budget)}"
         )
     if limit == 0:
         shortage = f"{name} is $0.00: it pays for nothing"
@@ -258,7 +308,22 @@ def _describe_shortage(
         if budget is Budget.NIGHT and limit
         else ""
     )
-    return f"{need}{shortage}: {next_night}{HOW_TO_RAISE[budget]}{_without_answer(task, budget)}"
+    return (
+        f"{need}{shortage}: {next_night}{_raise_budget(facts, budget)}"
+        f"{_without_answer(task, budget)}"
+    )
+
+
+def _raise_budget(facts: TaskFacts, budget: Budget) -> str:
+    """Return how the reader can have a budget raised.
+
+    An owner can approve more only for a task that asks for it: if running tasks have reserved the
+    money, the budget may still be enough.
+    """
+    asks = facts.task.get("requested_budget") == budget.value
+    if budget is Budget.TASK or (budget is Budget.DAG and asks):
+        return _approve_or_ask(facts, "approve more")
+    return facts.audience.operator_can("raise it", RAISED_BY[budget])
 
 
 def _without_answer(task: Mapping[str, Any], budget: Budget) -> str:
@@ -276,6 +341,7 @@ def _deadline(facts: TaskFacts) -> Iterator[Reason]:
     if deadline is not None and deadline <= facts.task["now"]:
         yield Reason(
             code=ReasonCode.DEADLINE,
+            scope=ReasonScope.TASK,
             message=f"its deadline {format_instant(deadline)} has passed: the next sweep ends it;"
             " submit it again with a later one",
             details={"deadline_at": deadline},
@@ -283,12 +349,15 @@ def _deadline(facts: TaskFacts) -> Iterator[Reason]:
 
 
 def _pauses(facts: TaskFacts) -> Iterator[Reason]:
+    audience = facts.audience
     for pause in facts.pauses:
         scope = pause.pause.scope
         if scope == "all":
-            yield pause_reason(pause, "everything is", "--all")
+            yield pause_reason(pause, audience, ReasonScope.DEPLOYMENT, "everything is", "--all")
         elif scope == "user" and facts.task["paused"]:
-            yield pause_reason(pause, "the user is", f"--user {pause.pause.target}")
+            subject = f"{audience.whose} tasks are"
+            option = f"--user {pause.pause.target}"
+            yield pause_reason(pause, audience, ReasonScope.USER, subject, option)
 
 
 def _window(facts: TaskFacts) -> Iterator[Reason]:
@@ -302,43 +371,49 @@ def _window(facts: TaskFacts) -> Iterator[Reason]:
     if not facts.zone_is_known:
         yield Reason(
             code=ReasonCode.WINDOW,
+            scope=ReasonScope.USER,
             message=f"the night window {facts.window} stays closed, because this server does not"
-            " know its time zone: an operator can set another window",
+            f" know its time zone: {_set_window(facts)}",
             details=details | {"opens_at": None},
         )
         return
     late = "; only tasks that were waiting when it closed may start before" if is_late else ""
     yield Reason(
         code=ReasonCode.WINDOW,
-        message=f"the night window {facts.window} opens at {format_instant(opens_at)}{late}",
+        scope=ReasonScope.USER,
+        message=f"the night window {facts.window} opens at {format_instant(opens_at)}{late}: wait,"
+        f" or {_set_window(facts)}",
         details=details,
     )
+
+
+def _set_window(facts: TaskFacts) -> str:
+    command = "overnight window" if facts.audience.is_owner else "overnight user window"
+    return f"set another window with `{command}`"
 
 
 def _plan_concurrency(facts: TaskFacts) -> Iterator[Reason]:
     active, most = facts.task["active"], facts.task["max_active"]
     if active < most:
         return
+    audience = facts.audience
     disabled_at = facts.task["disabled_at"]
+    raise_limit = audience.operator_can("raise the limit", "overnight user limits")
     if disabled_at is not None:
-        message = (
-            f"the user is disabled since {format_instant(disabled_at)}: an operator enables the"
-            " user again with"
-            " `overnight user enable`"
-        )
+        enable = audience.operator_can("enable the user again", "overnight user enable")
+        message = f"the user is disabled since {format_instant(disabled_at)}: {enable}"
     elif most == 0:
-        message = (
-            "your limit is 0 tasks at once: an operator raises it with `overnight user limits`"
-        )
+        message = f"{audience.whose} limit is 0 tasks at once: {raise_limit}"
     else:
         allowed = "the 1 task" if most == 1 else f"the {most} tasks"
         verb = "is" if active == 1 else "are"
         message = (
-            f"{active} of {allowed} your plan allows at once {verb} running: one must end first,"
-            " or an operator raise the limit"
+            f"{active} of {allowed} {audience.whose} plan allows at once {verb} running: one must"
+            f" end first, or {raise_limit}"
         )
     yield Reason(
         code=ReasonCode.PLAN_CONCURRENCY,
+        scope=ReasonScope.USER,
         message=message,
         details={"active": active, "max_active": most},
     )
@@ -354,36 +429,31 @@ def _monthly_hours(facts: TaskFacts) -> Iterator[Reason]:
     if needs <= left:
         return
     resets_at = task["resets_at"]
+    raise_limit = facts.audience.operator_can("raise the limit", "overnight user limits")
+    needed = f"needs {format_duration(needs)}"
+    rest = f"{format_duration(left)} left until {format_instant(resets_at)}"
     if limit == 0:
-        message = (
-            "your limit is 0 hours a month: an operator raises it with `overnight user limits`"
-        )
+        message = f"{facts.audience.whose} limit is 0 hours a month: {raise_limit}"
     elif needs > limit:
         message = (
-            f"needs {format_duration(needs)}, more than the {format_duration(limit)} of a whole"
-            " month: lower its"
-            " timeout"
+            f"{needed}, more than the {format_duration(limit)} of a whole month:"
+            f" {_lower_timeout(facts)}"
         )
     elif used >= limit:
         message = (
             f"the month's {format_duration(limit)} are used up: the next month begins at"
-            f" {format_instant(resets_at)}"
+            f" {format_instant(resets_at)}; wait, or {raise_limit}"
         )
     elif reserved and needs <= left + reserved:
         message = (
-            f"needs {format_duration(needs)}, {format_duration(left)} left until"
-            f" {format_instant(resets_at)}: lower its"
-            f" timeout, or wait for the {format_duration(reserved)} that are reserved for running"
-            " tasks"
+            f"{needed}, {rest}: {_lower_timeout(facts)}, or wait for the"
+            f" {format_duration(reserved)} that are reserved for running tasks"
         )
     else:
-        message = (
-            f"needs {format_duration(needs)}, {format_duration(left)} left until"
-            f" {format_instant(resets_at)}: lower its timeout"
-            " or wait"
-        )
+        message = f"{needed}, {rest}: wait, or {_lower_timeout(facts)}"
     yield Reason(
         code=ReasonCode.MONTHLY_HOURS,
+        scope=ReasonScope.USER,
         message=message,
         details={
             "needs_seconds": needs,
@@ -401,6 +471,7 @@ def _locks(facts: TaskFacts) -> Iterator[Reason]:
         holder = show_task(lock["task_id"])
         yield Reason(
             code=ReasonCode.LOCK,
+            scope=ReasonScope.TASK,
             message=f"{lock['key']} is held by {holder} since {format_instant(lock['since'])}:"
             " this task can start when that one ends",
             details={
@@ -427,6 +498,7 @@ def _active_state(task: Mapping[str, Any]) -> Reason:
     )
     return Reason(
         code=ReasonCode.STATE,
+        scope=ReasonScope.TASK,
         message=f"it {phase} since {format_instant(since)}, claimed by {task['claimed_by']} in the"
         f" pool {task['pool']}{stop}",
         details={
@@ -443,19 +515,24 @@ def _final_state(facts: TaskFacts) -> Reason:
     task = facts.task
     state, failure = State(task["state"]), task["failure_reason"]
     if failure in set(CancelReason) and facts.parents:
-        return cancelled_by_parent_reason(task, facts.parents)
+        return cancelled_by_parent_reason(task, facts.parents, facts.audience)
     end = {
         State.COMPLETED: "completed",
         State.DEAD_LETTERED: "failed for good",
         State.CANCELLED: "was cancelled",
     }[state]
     because = f" ({failure})" if failure else ""
-    advice = {
-        State.DEAD_LETTERED: ": run it again with `overnight retry`",
-        State.CANCELLED: ": run it again with `overnight retry` if it is still needed",
-    }.get(state, "")
+    again = facts.audience.owner_can("run it again", "overnight retry")
+    advice = ""
+    if state is State.CANCELLED:
+        advice = f": {again} if it is still needed"
+    elif state is State.DEAD_LETTERED and facts.audience.is_owner:
+        advice = f": {again}"
+    elif state is State.DEAD_LETTERED:
+        advice = ": run it again with `overnight dead retry`"
     return Reason(
         code=ReasonCode.STATE,
+        scope=ReasonScope.TASK,
         message=f"it {end} at {format_instant(task['finished_at'])}{because}{advice}",
         details={"state": state.value, "since": task["finished_at"], "failure_reason": failure},
     )

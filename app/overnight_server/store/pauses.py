@@ -11,14 +11,3 @@ def pauses_in_force(tx: Connection, user_id: UserId | None = None) -> list[Pause
     """Return the pauses that stop this user's tasks from starting; without a user, all pauses."""
     rows = execute_batch(tx, StatementCall("view_pauses", {"user_id": user_id}))
     return [Pause(**row._asdict()) for row in rows]
-
-
-def describe_pause(pause: Pause) -> str:
-    """Return one sentence that names what is paused, since when and why."""
-    subject = {
-        "user": "the user is",
-        "pool": f"the pool {pause.target} is",
-        "all": "everything is",
-    }[pause.scope]
-    reason = f": {pause.note}" if pause.note else ""
-    return f"{subject} paused since {pause.paused_at:%Y-%m-%d %H:%MZ}{reason}"

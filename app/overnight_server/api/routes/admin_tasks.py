@@ -31,6 +31,7 @@ from overnight_server.api.routes.admin_keys import LONGEST_LIST, ManyLimit, find
 from overnight_server.api.routes.tasks import Criteria, StatusFilter
 from overnight_server.control import dead_letters
 from overnight_server.domain.ids import show_task
+from overnight_server.explain.audience import OPERATOR
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_task
 from overnight_server.gate.claim import ClaimSettings
@@ -100,7 +101,8 @@ def read_attempts_of_any_task(
 def explain_any_task(task_id: str, deps: Injected, _caller: Admin) -> Explanation:
     """Return every reason why a task of any user is not running."""
     parsed_id, settings = parse_task_param(task_id), ClaimSettings.from_settings(deps.settings)
-    return explain(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id, settings)
+    owner = owner_of(deps.admin_db, parsed_id)
+    return explain(deps.admin_db, owner, parsed_id, settings, OPERATOR)
 
 
 @router.get("/tasks/{task_id}/forecast")

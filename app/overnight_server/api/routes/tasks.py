@@ -35,6 +35,7 @@ from overnight_server.control.fork import fork
 from overnight_server.control.retry import retry
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.priority import score
+from overnight_server.explain.audience import Audience
 from overnight_server.explain.explain import explain
 from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.gate.claim import ClaimSettings
@@ -165,7 +166,12 @@ def list_own_tasks(
 @router.get("/queue-status")
 def read_queue_status(deps: Injected, caller: Reader) -> QueueStatus:
     """Return how many of the caller's tasks run and wait, and what keeps the next one waiting."""
-    return queue_status(deps.db, caller.user_id, ClaimSettings.from_settings(deps.settings))
+    return queue_status(
+        deps.db,
+        caller.user_id,
+        ClaimSettings.from_settings(deps.settings),
+        Audience(is_operator=caller.is_operator),
+    )
 
 
 @router.get("/forecast")
@@ -185,12 +191,13 @@ def read_forecast(task_id: str, deps: Injected, caller: Reader) -> Forecast:
 
 @router.get("/{task_id}/explain")
 def explain_task(task_id: str, deps: Injected, caller: Reader) -> Explanation:
-    """Return every reason why a task is not running, and what can be done about it."""
+    """Return every reason why a task is not running, and what the caller can do about it."""
     return explain(
         deps.db,
         caller.user_id,
         parse_task_param(task_id),
         ClaimSettings.from_settings(deps.settings),
+        Audience(is_operator=caller.is_operator),
     )
 
 

@@ -8,7 +8,7 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
        l.active, l.max_active, l.limit_seconds, l.used_seconds, l.reserved_seconds, l.resets_at, l.paused,
        l.window_closed, l.window_changes_at, l.carry_over_until, l.skipped_by_pools,
-       t.awaits_budget, requested_budget(t, l, g), t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
+       t.awaits_budget, requested_budget(t, l, g), asked.by_operator AS budget_by_operator, t.cost_usd, t.max_cost_usd, next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
        g.budget_ceiling_usd - g.spent_usd - g.reserved_usd AS dag_left_usd, g.budget_ceiling_usd AS dag_limit_usd,
        l.night_limit_usd - l.night_spent_usd - l.night_reserved_usd AS night_left_usd, l.night_limit_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(t.user_id)) END AS night_ends_at,
@@ -23,13 +23,17 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
   JOIN lanes l ON l.user_id = t.user_id
   JOIN users u ON u.id = t.user_id
   LEFT JOIN dags g ON g.id = t.dag_id
+ CROSS JOIN LATERAL (
+    -- Whether an operator set the budget for which the task asks.
+    SELECT CASE requested_budget(t, l, g) WHEN 'dag' THEN g.budget_by_operator WHEN 'night' THEN true
+                                          ELSE false END AS by_operator) asked
  WHERE t.user_id = :user_id
    AND t.id = :task_id;
 
 -- name: explain_next_task
 -- The same for the user's next task: the first of the queue that hours, money and window allow, else the
 -- first; without any, a task of one second. Its type is NULL: another task could have another type.
-SELECT 'ready' AS state, NULL::text AS type, 0 AS unmet, NULL AS awaits_budget, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
+SELECT 'ready' AS state, NULL::text AS type, 0 AS unmet, NULL AS awaits_budget, false AS budget_by_operator, NULL::timestamptz AS deadline_at, NULL::text[] AS locks,
        '{}'::text[] AS required_capabilities, 0::numeric AS cost_usd, NULL::numeric AS max_cost_usd,
        head.granted IS NOT NULL AS is_real, coalesce(head.granted, 1) AS granted,
        coalesce(head.created_at, clock()) AS created_at, coalesce(head.usd, 0) AS needs_usd,
