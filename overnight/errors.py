@@ -448,9 +448,10 @@ class TooManyPending(Refused):
     def __init__(self, pending: int, limit: int, requested: int = 1) -> None:
         added = f" and {requested} more were requested" if requested > 1 else ""
         super().__init__(
-            f"{pending} of your tasks are waiting{added}, but the limit is {limit}. Nothing was"
-            " added: wait until some have started, or cancel some. For a larger batch, ask an"
-            " operator for"
+            f"{pending} of your tasks are waiting{added}, but the limit is {limit}; each task of a"
+            " graph counts. Nothing was added: wait until some have started, or cancel some. A"
+            " larger batch can be sent in parts: `overnight batch` with the same file submits the"
+            " rest each time. Or ask an operator for"
             f" `overnight user limits NAME --max-pending {pending + requested}`",
             pending=pending,
             limit=limit,

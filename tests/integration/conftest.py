@@ -12,8 +12,9 @@ from tests.support.deployment import Deployment
 
 @pytest.fixture
 def empty_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty working directory, and an environment without settings."""
+    """An empty working directory, and an environment without settings and unfinished batches."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     for name in [name for name in os.environ if name.startswith("OVERNIGHT_")]:
         monkeypatch.delenv(name)
 

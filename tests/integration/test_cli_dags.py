@@ -144,6 +144,39 @@ def test_a_limit_reached_halfway_lists_the_submitted_graphs(api_user: ApiUser) -
     assert api_user.deployment.one("SELECT count(*) AS n FROM tasks")["n"] == 3
 
 
+def test_the_same_command_submits_the_rest_after_a_refusal(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.run("UPDATE users SET max_pending = 3")
+    Path("night.yaml").write_text("- title: a\n- title: b\n- title: b\n- title: c\n- title: d\n")
+
+    refused = run("batch", "night.yaml")
+    deployment.run("UPDATE users SET max_pending = 9")
+    resumed = run("batch", "night.yaml")
+    titles = [row["title"] for row in deployment.rows("SELECT title FROM tasks ORDER BY id")]
+    complete = run("batch", "night.yaml")
+
+    assert refused.exit_code == Code.LIMITED
+    assert "The same command submits the rest, and nothing twice." in refused.stderr
+    assert "`overnight batch` with the same file submits the rest" in refused.stderr
+    assert "what it submitted is not submitted again" in resumed.stderr
+    assert len(resumed.stdout.splitlines()) == 6
+    assert titles == ["a", "b", "b", "c", "d"]
+    # A batch that was submitted completely can be submitted again.
+    assert (complete.exit_code, "earlier command" in complete.stderr) == (Code.LIMITED, False)
+
+
+def test_a_corrected_file_resumes_too(api_user: ApiUser) -> None:
+    api_user.deployment.run("UPDATE users SET max_tasks_per_dag = 2")
+    Path("night.yaml").write_text(f"title: a\n---\n{GRAPH}")
+    wrong = run("batch", "night.yaml")
+    Path("night.yaml").write_text("title: a\n---\ntitle: b\n")
+
+    assert (wrong.exit_code, run("batch", "night.yaml").exit_code) == (Code.USAGE, Code.OK)
+
+    rows = api_user.deployment.rows("SELECT title FROM tasks ORDER BY id")
+    assert [row["title"] for row in rows] == ["a", "b"]
+
+
 def test_an_error_of_the_service_names_the_line_too(api_user: ApiUser) -> None:
     api_user.deployment.run(
         "UPDATE users SET max_tasks_per_dag = 2 WHERE id = :id", id=api_user.user

@@ -62,8 +62,10 @@ KINDS = [kind for kind in _subclasses(Refused) if issubclass(kind, Refused)]
             TooManyPending(50, 50),
             "TOO_MANY_PENDING",
             (
-                "50 of your tasks are waiting, but the limit is 50. Nothing was added: wait until"
-                " some have started, or cancel some. For a larger batch, ask an operator for"
+                "50 of your tasks are waiting, but the limit is 50; each task of a graph counts."
+                " Nothing was added: wait until some have started, or cancel some. A larger batch"
+                " can be sent in parts: `overnight batch` with the same file submits the rest each"
+                " time. Or ask an operator for"
                 " `overnight user limits NAME --max-pending 51`"
             ),
             {"pending": 50, "limit": 50},

@@ -1,14 +1,16 @@
 """`overnight batch` and `overnight plan`: submit or simulate the tasks of a file."""
 
+import json
 import time
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from overnight_server.cli import connection
-from overnight_server.cli.commands import batch_files, forecast
+from overnight_server.cli.commands import batch_files, batch_resume, forecast
 from overnight_server.cli.terminal import arguments, options, output, task_output, wait_for_task
 from overnight_server.cli.terminal.failures import Code, CommandFailure
 
@@ -49,7 +51,10 @@ def batch(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Submit the graphs and tasks of a file; a graph is submitted completely or not at all."""
+    """Submit the graphs and tasks of a file; a graph is submitted completely or not at all.
+
+    If the command is interrupted or fails, the same command submits the rest and nothing twice.
+    """
     if print_schema:
         output.document(batch_files.schema())
         return
@@ -66,7 +71,10 @@ def batch(
         if dry_run:
             _show_verdicts(_simulate(client, name, entries, by), as_json=as_json)
         else:
-            created = _submit(client, name, entries, as_json=as_json)
+            server = connection.find_server(url, api_key_file).url
+            source = str(Path(file).resolve()) if file != "-" else json.dumps(_raw(entries))
+            with batch_resume.batch_run(server, source) as run:
+                created = _submit(client, name, entries, run, as_json=as_json)
             if wait:
                 _wait(client, created, wait_timeout, as_json=as_json)
             else:
@@ -157,19 +165,37 @@ def _failure(
     return CommandFailure(message, code=Code.USAGE, lines=lines, faults=fields)
 
 
+def _raw(entries: list[batch_files.Entry]) -> list[Any]:
+    return [entry.raw for entry in entries]
+
+
 def _submit(
-    client: "Client", name: str, entries: list[batch_files.Entry], *, as_json: bool
+    client: "Client",
+    name: str,
+    entries: list[batch_files.Entry],
+    run: batch_resume.BatchRun,
+    *,
+    as_json: bool,
 ) -> "list[DagCreated | Task]":
+    """Submit the entries in their order; those without a key of their own get that of the run."""
     from overnight import OvernightError, errors
     from overnight.models.dags import DagCreate
 
+    if run.is_resumed and not as_json:
+        output.note(
+            "An earlier command began this batch and did not end it: what it submitted is not"
+            " submitted again."
+        )
     created: list[DagCreated | Task] = []
     for entry in entries:
+        content = entry.content
+        if content.idempotency_key is None:
+            content = content.model_copy(update={"idempotency_key": run.key_of(entry)})
         try:
-            if isinstance(entry.content, DagCreate):
-                created.append(client.dags.create(entry.content))
+            if isinstance(content, DagCreate):
+                created.append(client.dags.create(content))
             else:
-                fields: dict[str, Any] = entry.content.model_dump(exclude_unset=True)
+                fields: dict[str, Any] = content.model_dump(exclude_unset=True)
                 created.append(client.tasks.create(**fields))
         except (OvernightError, KeyboardInterrupt) as error:
             if created and as_json:
@@ -177,6 +203,8 @@ def _submit(
             elif created:
                 output.note(f"{len(created)} of {len(entries)} were submitted before the failure:")
                 _show(created, as_json=False)
+            if not as_json:
+                output.note("The same command submits the rest, and nothing twice.")
             if isinstance(error, errors.InvalidRequest) and error.fields:
                 faults = [
                     entry.fault(wrong.field, wrong.message, wrong.legal) for wrong in error.fields

@@ -87,6 +87,14 @@ class Entry:
     document: Document
     path: Path
 
+    @property
+    def raw(self) -> Any:  # noqa: ANN401 - any value that JSON can hold
+        """What the file says, before times such as `02:00` became instants."""
+        value = self.document.value
+        for part in self.path:
+            value = value[part]
+        return value
+
     def fault(self, name: str, message: str, legal: str = "") -> FileFault:
         """Return a fault of one field; `name` is dotted, as in messages of the service."""
         path = (*self.path, *(int(part) if part.isdigit() else part for part in name.split(".")))
