@@ -126,9 +126,9 @@ class UsageAndApprovals(Group[D]):
         yield from paginate(get_page, limit)
 
     @operation
-    def approvals(self) -> Call[list[Approval]]:
+    def approvals(self, *, limit: int | None = None) -> Call[list[Approval]]:
         """Return your tasks that have used up a budget and wait for an approval."""
-        return read_list(Approval, path("approvals"))
+        return read_list(Approval, path("approvals"), limit=limit)
 
     @operation
     def approve(self, task_id: str, usd: float) -> Call[ApprovalResult]:

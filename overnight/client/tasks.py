@@ -58,8 +58,8 @@ class Tasks(Group[D]):
     ) -> ItemSteps[Task]:
         """Yield your tasks, newest first; pages are requested as they are needed.
 
-        Criteria: status, type, tag, project_id, source, created_after, created_before, title. A
-        task must match all that are given.
+        Criteria: status, type, tag, project_id, source, created_after, created_before, title,
+        dag_id, ended_after, ended_before. A task must match all that are given.
         """
 
         def get_page(size: int, cursor: str | None) -> Call[Page[Task]]:

@@ -1,6 +1,6 @@
 """Models of attempts, artifacts, dead letters, usage, locks, pauses, approvals and triggers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Annotated, Any, Literal, TypedDict
 
@@ -145,10 +145,21 @@ class TaskChanges(RequestModel):
         le=WEEK_SECONDS,
         description="The time limit of one run in seconds; null means the plan's limit.",
     )
+    payload: JsonObject | None = Field(
+        None, description="The new payload; it replaces the old one."
+    )
+    start_at: Instant | None = Field(
+        None,
+        description="The task waits until then; null or a time that has passed lets it start at"
+        " once. Only for a task that has never started.",
+    )
 
 
 class EditFields(TypedDict, total=False):
-    """The fields of TaskChanges for type checkers; None removes a deadline or a timeout."""
+    """The fields of TaskChanges for type checkers.
+
+    None removes a deadline, a timeout or a start time.
+    """
 
     title: str
     description: str
@@ -157,14 +168,13 @@ class EditFields(TypedDict, total=False):
     deadline_at: datetime | None
     tags: Sequence[str]
     timeout_seconds: int | None
+    payload: Mapping[str, Any]
+    start_at: datetime | None
 
 
 class DeadLetterChanges(TaskChanges):
     """Changes of a dead-lettered task before it runs again."""
 
-    payload: JsonObject | None = Field(
-        None, description="The new payload; it replaces the old one."
-    )
     spec: JsonObject | None = Field(None, description="The new spec; it replaces the old one.")
 
 

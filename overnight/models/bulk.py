@@ -26,6 +26,9 @@ class TaskFilter(RequestModel):
     created_after: Instant | None = Field(None, description="Created at that time or later.")
     created_before: Instant | None = Field(None, description="Created before that time.")
     title: FilterText | None = Field(None, description="Text that the title contains.")
+    dag_id: FilterText | None = Field(None, description="The graph to which it belongs.")
+    ended_after: Instant | None = Field(None, description="Ended at that time or later.")
+    ended_before: Instant | None = Field(None, description="Ended before that time.")
 
 
 class FilterFields(TypedDict, total=False):
@@ -39,6 +42,9 @@ class FilterFields(TypedDict, total=False):
     created_after: datetime | None
     created_before: datetime | None
     title: str | None
+    dag_id: str | None
+    ended_after: datetime | None
+    ended_before: datetime | None
 
 
 class BulkRequest(RequestModel):

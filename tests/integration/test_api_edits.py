@@ -1,13 +1,25 @@
 """Edits of waiting tasks over HTTP, guarded by ETags."""
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from httpx2 import Response
 
+from overnight.errors import PreconditionFailed
+from overnight_server.control.edit import TaskEdit
+from overnight_server.control.edit import edit as edit_task
+from overnight_server.domain.ids import parse_task, show_task
+from overnight_server.domain.results import Raised, Returned
+from overnight_server.intake.new_graph import Edge, NewTask
+from overnight_server.intake.submit import submit_graph
+from overnight_server.maintenance.promote import promote
 from tests.support.api_user import TASKS, ApiUser, serve_api
-from tests.support.deployment import Deployment
+from tests.support.deployment import LOOSE, Deployment
+from tests.support.rivals import Connect, Rival, meet_at_lane
+
+HOUR = timedelta(hours=1)
 
 
 @pytest.fixture
@@ -19,6 +31,11 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 def edit(api_user: ApiUser, task_id: str, tag: str | None, **changes: Any) -> Response:
     headers = {} if tag is None else {"If-Match": tag}
     return api_user.request("PATCH", f"{TASKS}/{task_id}", json=changes, headers=headers)
+
+
+def in_an_hour(deployment: Deployment) -> datetime:
+    now: datetime = deployment.one("SELECT clock() AS now")["now"]
+    return now + HOUR
 
 
 def test_a_waiting_task_is_changed_with_its_etag(api_user: ApiUser) -> None:
@@ -116,10 +133,117 @@ def test_a_claimed_task_is_not_changed(api_user: ApiUser) -> None:
         ({"priority": 5}, "priority"),
         ({"timeout_seconds": 0}, "timeout_seconds"),
         ({"deadline_at": "tomorrow"}, "deadline_at"),
-        ({"payload": {}}, "payload"),
+        ({"payload": "x"}, "payload"),
     ],
 )
 def test_a_wrong_change_is_named(api_user: ApiUser, changes: dict[str, Any], field: str) -> None:
     answer = edit(api_user, api_user.created()["id"], "*", **changes)
 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
+
+
+def test_payload_and_start_of_a_task_are_changed(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    made = api_user.create(payload={"pages": 1})
+    task_id = made.json()["id"]
+    at = in_an_hour(deployment)
+
+    answer = edit(
+        api_user, task_id, made.headers["etag"], payload={"pages": 2}, start_at=at.isoformat()
+    )
+
+    changed = answer.json()
+    assert (changed["payload"], changed["state"]) == ({"pages": 2}, "pending")
+    assert datetime.fromisoformat(changed["start_at"]) == at
+    assert answer.headers["etag"] != made.headers["etag"]
+    assert not deployment.claim().claims
+    # The old version of the task cannot be edited any more.
+    late = edit(api_user, task_id, made.headers["etag"], payload={"pages": 3})
+    assert (late.status_code, late.json()["code"]) == (412, "PRECONDITION_FAILED")
+
+    deployment.move_clock(2 * HOUR)
+    assert promote(deployment.dispatcher) == 1
+    assert len(deployment.claim().claims) == 1
+
+
+@pytest.mark.parametrize("start_at", [None, "2020-01-01T00:00:00Z"])
+def test_a_task_whose_start_is_removed_is_ready_at_once(
+    api_user: ApiUser, start_at: str | None
+) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    task_id = api_user.created(start_at=in_an_hour(deployment).isoformat())["id"]
+
+    assert edit(api_user, task_id, "*", start_at=start_at).json()["state"] == "ready"
+
+    assert len(deployment.claim().claims) == 1
+
+
+def test_a_later_start_of_a_task_with_parents_applies_when_they_have_ended(
+    api_user: ApiUser,
+) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    first, second = (
+        submitted.task_id
+        for submitted in submit_graph(
+            deployment.app,
+            api_user.user,
+            [NewTask("first", "echo"), NewTask("second", "echo")],
+            LOOSE,
+            edges=[Edge(0, 1)],
+        )
+    )
+    at = in_an_hour(deployment).isoformat()
+    assert edit(api_user, show_task(second), "*", start_at=at).json()["state"] == "pending"
+    [claimed] = deployment.claim().claims
+    run = deployment.start(claimed)
+    assert run is not None
+    assert run.claim.task_id == first
+
+    deployment.settle(run, Returned())
+
+    assert (deployment.state(second), deployment.row(second)["awaits_start"]) == ("pending", True)
+
+
+def test_the_start_of_a_task_that_has_run_cannot_be_changed(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    run = deployment.running(api_user.user)
+    deployment.settle(run, Raised("error", "no luck"))
+    task_id = show_task(run.claim.task_id)
+
+    refused = edit(api_user, task_id, "*", start_at=in_an_hour(deployment).isoformat())
+    changed = edit(api_user, task_id, "*", payload={"pages": 2})
+
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "start_at")
+    assert (changed.json()["state"], changed.json()["payload"]) == ("retrying", {"pages": 2})
+
+
+def test_of_two_edits_of_one_version_only_the_first_is_applied(
+    api_user: ApiUser, connect: Connect
+) -> None:
+    deployment = api_user.deployment
+    made = api_user.create()
+    task_id = parse_task(made.json()["id"])
+    version = made.headers["etag"].strip('"')
+    first, second = (
+        Rival(
+            connect,
+            f"edit {pages}",
+            edit_task,
+            api_user.user,
+            task_id,
+            TaskEdit(payload={"pages": pages}, start_at=in_an_hour(deployment)),
+            editions=[version],
+            actor="user:test",
+        )
+        for pages in (1, 2)
+    )
+
+    with pytest.raises(PreconditionFailed):
+        meet_at_lane(connect, api_user.user, first, second)
+
+    assert deployment.row(task_id)["payload"] == {"pages": 1}
+    assert deployment.state(task_id) == "pending"

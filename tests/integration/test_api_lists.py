@@ -1,10 +1,12 @@
 """Filters of the list of tasks over HTTP."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from overnight_server.domain.results import Returned
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 
@@ -49,6 +51,36 @@ def test_a_list_is_filtered_by_creation_time(api_user: ApiUser) -> None:
     assert first["id"] != second["id"]
 
 
+def test_a_list_is_filtered_by_graph(api_user: ApiUser) -> None:
+    first = api_user.created(title="first")
+    api_user.created(title="other")
+    api_user.created(title="second", workflow_id=first["dag_id"])
+    stranger = api_user.new_user()
+
+    assert titles(api_user, dag_id=first["dag_id"]) == ["second", "first"]
+    assert titles(api_user, dag_id=first["dag_id"], title="first") == ["first"]
+    assert titles(stranger, dag_id=first["dag_id"]) == []
+    client = api_user.client()
+    assert [task.title for task in client.tasks.list(dag_id=first["dag_id"])] == ["second", "first"]
+
+
+def test_a_list_is_filtered_by_end_time(api_user: ApiUser) -> None:
+    deployment = api_user.deployment
+    deployment.agent()
+    for title in ("early", "late"):
+        deployment.settle(deployment.running(api_user.user, title=title), Returned())
+        deployment.move_clock(timedelta(hours=1))
+    api_user.created(title="open")
+    [late, early] = api_user.client().tasks.list(status="completed")
+    assert late.completed_at is not None
+    end = late.completed_at.isoformat()
+
+    assert titles(api_user, ended_after=end) == ["late"]
+    assert titles(api_user, ended_before=end) == ["early"]
+    assert early.completed_at is not None
+    assert titles(api_user, ended_after=early.completed_at.isoformat(), limit=1) == ["late"]
+
+
 def test_a_filter_applies_to_every_page(api_user: ApiUser) -> None:
     for n in range(5):
         api_user.created(title=f"t{n}", tags=["odd" if n % 2 else "even"])
@@ -61,7 +93,13 @@ def test_a_filter_applies_to_every_page(api_user: ApiUser) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("created_after", "yesterday"), ("created_before", "2020-01-01"), ("title", "a\0b")],
+    [
+        ("created_after", "yesterday"),
+        ("created_before", "2020-01-01"),
+        ("title", "a\0b"),
+        ("ended_after", "now"),
+        ("dag_id", "nonsense"),
+    ],
 )
 def test_an_invalid_filter_is_refused(api_user: ApiUser, name: str, value: str) -> None:
     answer = api_user.request("GET", TASKS, params={name: value})

@@ -34,7 +34,7 @@ def asking(deployment: Deployment, ada: UserId) -> str:
 def test_tasks_over_budget_are_listed(deployment: Deployment, asking: str) -> None:
     deployment.user(name="bob")
 
-    listed = run("approvals", "list")
+    listed = run("approvals", "list", "--all-users")
     [approval] = json.loads(run("approvals", "list", "--user", "ada", "--json").stdout)
 
     assert listed.exit_code == 0, listed.stderr
@@ -47,7 +47,9 @@ def test_tasks_over_budget_are_listed(deployment: Deployment, asking: str) -> No
 def test_an_approval_records_the_admin_who_gave_it(
     deployment: Deployment, asking: str, admin_cli: ApiUser
 ) -> None:
-    answer = json.loads(run("approve", asking[-6:], "--usd", "2.50", "--json").stdout)
+    answer = json.loads(
+        run("approve", asking[-6:], "--all-users", "--usd", "2.50", "--json").stdout
+    )
 
     assert answer == {
         "task_id": asking,
@@ -58,13 +60,13 @@ def test_an_approval_records_the_admin_who_gave_it(
     [event] = deployment.rows("SELECT actor, to_state FROM events WHERE from_state = 'pending'")
     assert event["to_state"] == "ready"
     assert event["actor"] == f"user:{admin_cli.user}"
-    again = run("approve", asking, "--usd", "1")
+    again = run("approve", asking, "--all-users", "--usd", "1")
     assert again.exit_code == Code.FAILED
     assert "waits for no budget approval; it is ready" in again.stderr
 
 
 def test_a_stop_cancels_the_task(deployment: Deployment, asking: str, admin_cli: ApiUser) -> None:
-    answer = run("stop", asking)
+    answer = run("stop", asking, "--all-users")
 
     assert answer.stdout == f"{asking} cancelled\n"
     [event] = deployment.rows("SELECT reason, actor FROM events WHERE to_state = 'cancelled'")
@@ -73,18 +75,18 @@ def test_a_stop_cancels_the_task(deployment: Deployment, asking: str, admin_cli:
 
 
 def test_an_invalid_amount_is_refused(asking: str) -> None:
-    assert run("approve", asking, "--usd", "0").exit_code == Code.USAGE
-    assert run("approve", asking, "--usd", "lots").exit_code == Code.USAGE
-    assert run("approve", asking, "--usd", "nan").exit_code == Code.USAGE
-    assert run("approve", asking, "--usd", "1000000").exit_code == Code.USAGE
+    assert run("approve", asking, "--all-users", "--usd", "0").exit_code == Code.USAGE
+    assert run("approve", asking, "--all-users", "--usd", "lots").exit_code == Code.USAGE
+    assert run("approve", asking, "--all-users", "--usd", "nan").exit_code == Code.USAGE
+    assert run("approve", asking, "--all-users", "--usd", "1000000").exit_code == Code.USAGE
     assert run("budget", "user", "ada", "--usd", "lots").exit_code == Code.USAGE
     assert run("budget", "user", "ada", "--usd", "-1").exit_code == Code.USAGE
     assert run("budget", "dag", "dag_1", "--usd", "1").exit_code == Code.FAILED
-    assert run("stop", "task_nonsense").exit_code != 0
+    assert run("stop", "task_nonsense", "--all-users").exit_code != 0
 
 
 def test_the_largest_amount_fits_beside_what_was_spent(asking: str) -> None:
-    assert run("approve", asking, "--usd", "999999").exit_code == Code.OK
+    assert run("approve", asking, "--all-users", "--usd", "999999").exit_code == Code.OK
 
 
 def test_budgets_of_a_night_a_graph_and_an_agent_are_set(

@@ -14,7 +14,7 @@ from overnight_server.cli.terminal import output
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
-from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.results import Raised, Returned, StoppedByBudget
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.command import run
 from tests.support.deployment import Deployment
@@ -114,6 +114,50 @@ def test_list_selects_tasks_by_every_criterion(api_user: ApiUser) -> None:
 
     assert [task["id"] for task in listed] == [wanted]
     assert read("list", "--created-before", "1h") == []
+
+
+def test_list_selects_tasks_by_graph_and_by_end(api_user: ApiUser) -> None:
+    task = failed_task(api_user, title="of a graph")
+    other = failed_task(api_user)
+    dag = read("get", task)["dag_id"]
+
+    assert [each["id"] for each in read("list", "--dag", dag[-10:])] == [task]
+    assert {each["id"] for each in read("list", "--ended-after", "1h")} == {task, other}
+    assert read("list", "--ended-before", "1h") == []
+    wrong = run("list", "--dag", "nonsense")
+    assert (wrong.exit_code, "--dag: No recent graph" in wrong.stderr) == (Code.FAILED, True)
+    preview = read("bulk", "retry", "--dag", dag, "--preview")
+    assert (preview["total"], preview["applies"]) == (1, 1)
+
+
+def test_edit_changes_payload_and_start(api_user: ApiUser) -> None:
+    task = api_user.created(payload={"pages": 1})["id"]
+
+    later = read("edit", task, "--payload", '{"pages": 2}', "--in", "2h")
+    assert (later["payload"], later["state"]) == ({"pages": 2}, "pending")
+    assert later["start_at"] is not None
+    now = read("edit", task, "--now")
+    assert (now["state"], now["start_at"]) == ("ready", None)
+    for first, second in ((("--in", "2h"), ("--now",)), (("--payload", "{}"), ("--edit",))):
+        refused = run("edit", task, *first, *second)
+        assert refused.exit_code == Code.USAGE
+        assert f"{first[0]} and {second[0]} cannot be used together" in refused.stderr
+
+
+def test_an_owner_approves_and_stops_own_tasks(api_user: ApiUser) -> None:
+    stopped, continued = (running(api_user, max_cost_usd=1.0) for _ in range(2))
+    for each in (stopped, continued):
+        api_user.deployment.settle(each, StoppedByBudget("too dear", cost_usd=1.25))
+    first, second = (show_task(each.claim.task_id) for each in (stopped, continued))
+
+    assert {each["task_id"] for each in read("approvals", "list")} == {first, second}
+    assert run("stop", first).stdout == f"{first} cancelled\n"
+    assert "continues" in run("approve", second[-8:], "--usd", "2").stdout
+    assert (state(api_user, first), state(api_user, second)) == ("cancelled", "ready")
+    other = api_user.deployment.running(api_user.deployment.user(), max_cost_usd=1.0)
+    api_user.deployment.settle(other, StoppedByBudget("too dear", cost_usd=1.25))
+    denied = run("approve", show_task(other.claim.task_id), "--usd", "2", "--all-users")
+    assert "needs the API key of an admin" in denied.stderr
 
 
 def test_retry_runs_a_dead_letter_of_ones_own_again(api_user: ApiUser) -> None:

@@ -6,10 +6,9 @@ from datetime import UTC, datetime, time, timedelta
 
 import pytest
 
-from overnight.models.admin import Fairness
+from overnight.models.admin import Fairness, UserShare
 from overnight_server.control.budgets import set_dag_budget, set_night_budget
 from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
-from overnight_server.domain.fairness_report import FairnessReceipt
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.insight import fairness_report as receipts
 from overnight_server.insight.fairness_report import fairness
@@ -28,7 +27,7 @@ def read(deployment: Deployment, **options: timedelta) -> Fairness:
     return fairness(deployment.dispatcher, claim_settings=CLAIM_SETTINGS, **options)
 
 
-def of(report: Fairness, user: str) -> FairnessReceipt:
+def of(report: Fairness, user: str) -> UserShare:
     [receipt] = [entry for entry in report.users if entry.user == user]
     return receipt
 

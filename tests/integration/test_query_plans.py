@@ -320,6 +320,26 @@ def test_a_report_on_a_period_reads_no_more_than_the_period(filled: Db, name: st
     assert "attempts_claimed" in used
 
 
+@pytest.mark.parametrize(
+    ("criteria", "index"),
+    [
+        ({"of_dag": "(SELECT dag_id FROM tasks WHERE dag_id <> id LIMIT 1)"}, "tasks_dag"),
+        ({"ended_from": "clock() - interval '1 minute'"}, "tasks_ended"),
+    ],
+)
+def test_a_list_by_graph_or_by_end_reads_an_index_of_its_own(
+    filled: Db, criteria: dict[str, str], index: str
+) -> None:
+    with filled.engine.connect() as connection, connection.begin():
+        values = {
+            name: connection.execute(text(f"SELECT {sql}")).scalar_one()
+            for name, sql in criteria.items()
+        }
+        nodes = _explain(connection, "view_tasks", **values)
+
+    assert index in {node.get("Index Name") for node in nodes}
+
+
 @pytest.mark.parametrize("name", sorted(sources()))
 def test_every_statement_is_valid_sql(filled: Db, name: str) -> None:
     """Postgres accepts every statement, and this test has a value for each parameter."""
@@ -340,8 +360,10 @@ def _plan(db: Db, name: str) -> list[dict[str, Any]]:
         return _explain(connection, name)
 
 
-def _explain(connection: Connection, name: str, options: str = "") -> list[dict[str, Any]]:
-    values = _values(connection)
+def _explain(
+    connection: Connection, name: str, options: str = "", **other_values: object
+) -> list[dict[str, Any]]:
+    values = _values(connection) | other_values
     if name in {"insert_tasks", "insert_tasks_if_within_limits"}:
         values["tasks"] = values["policies"] = "[]"  # rows here, ids everywhere else
     clause = statement(name)
@@ -455,7 +477,9 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("fingerprint", "description", "tags", "payload", "spec", "priority")),
         **dict.fromkeys(("before_id", "before_epoch", "timeout_seconds", "deadline_at")),
         **dict.fromkeys(("of_type", "of_tag", "of_project", "of_source", "titled")),
-        **dict.fromkeys(("made_from", "made_until")),
+        **dict.fromkeys(("made_from", "made_until", "of_dag", "ended_from", "ended_until")),
+        "start_at": None,
+        "ready": "ready",
         **dict.fromkeys(("bulk_id", "ceiling"), one.id),
         **dict.fromkeys(("last_event", "total", "done", "changed", "skipped"), 0),
         "action": "cancel",
@@ -463,7 +487,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "applies_to": ["ready"],
         "cursor": None,
         "began_at": one.updated_at,
-        **dict.fromkeys(("with_timeout", "with_deadline", "with_depth"), False),
+        **dict.fromkeys(("with_timeout", "with_deadline", "with_start", "with_depth"), False),
     }
 
 

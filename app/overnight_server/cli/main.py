@@ -90,6 +90,8 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "edit": task_changes.edit,
         "limits": account.limits,
         "usage": account.usage,
+        "approve": budgets.approve,
+        "stop": budgets.stop,
         "explain": tasks.explain,
         "forecast": forecast.forecast,
         "plan": batch.plan,
@@ -109,8 +111,6 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "workers": pauses.workers,
         "pools": pauses.pools,
         "drain": pauses.drain,
-        "approve": budgets.approve,
-        "stop": budgets.stop,
     },
     DATABASE: {
         "migrate": maintenance.migrate,
@@ -136,7 +136,7 @@ app.add_typer(profiles.app, name="profile", rich_help_panel=TASKS)
 app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
-app.add_typer(budgets.approvals, name="approvals", rich_help_panel=OPERATE)
+app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead_letters.app, name="dead", rich_help_panel=OPERATE)
 app.add_typer(inbox.app, name="inbox", rich_help_panel=OPERATE)

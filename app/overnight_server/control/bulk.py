@@ -12,7 +12,16 @@ from sqlalchemy import Connection
 from overnight.errors import BulkAlreadyFinished, BulkNotFound, InvalidRequest
 from overnight.models.bulk import TaskFilter
 from overnight_server.domain.bulk import Action, applies_to
-from overnight_server.domain.ids import BulkId, TaskId, UserId, new_bulk_id, show_bulk
+from overnight_server.domain.ids import (
+    BulkId,
+    DagId,
+    MalformedId,
+    TaskId,
+    UserId,
+    new_bulk_id,
+    parse_dag,
+    show_bulk,
+)
 from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
 from overnight_server.insight.tasks import TaskCriteria, TaskSelection
 from overnight_server.store import lanes
@@ -52,7 +61,10 @@ class StartedBulk:
 
 
 def selection_of(task_filter: TaskFilter) -> TaskSelection:
-    """Return the selection that a filter describes; raise InvalidRequest for an unknown status."""
+    """Return the selection that a filter describes.
+
+    Raises InvalidRequest for an unknown status and for a graph id that is none.
+    """
     states: frozenset[State] | None = None
     if task_filter.status is not None:
         try:
@@ -71,8 +83,20 @@ def selection_of(task_filter: TaskFilter) -> TaskSelection:
             made_from=task_filter.created_after,
             made_until=task_filter.created_before,
             titled=task_filter.title,
+            of_dag=_dag_of(task_filter),
+            ended_from=task_filter.ended_after,
+            ended_until=task_filter.ended_before,
         ),
     )
+
+
+def _dag_of(task_filter: TaskFilter) -> DagId | None:
+    if task_filter.dag_id is None:
+        return None
+    try:
+        return parse_dag(task_filter.dag_id)
+    except MalformedId as error:
+        raise InvalidRequest("filter.dag_id", str(error), legal="the id of a graph") from None
 
 
 def preview(db: Db, user_id: UserId, order: BulkOrder) -> BulkOrderPreview:

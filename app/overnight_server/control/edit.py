@@ -3,16 +3,17 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Any
 
 from sqlalchemy import Connection
 
-from overnight.errors import NotEditable, PreconditionFailed, TaskNotFound
+from overnight.errors import InvalidRequest, NotEditable, PreconditionFailed, TaskNotFound
 from overnight_server.domain.ids import TaskId, UserId
-from overnight_server.domain.lifecycle import WAITING, State
+from overnight_server.domain.lifecycle import WAITING, LifecycleEvent, State, target
+from overnight_server.mask import mask_names
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
@@ -32,7 +33,7 @@ class Unset(Enum):
 class TaskEdit:
     """The new values of a task's fields; None leaves a field unchanged.
 
-    A timeout or a deadline of None removes it; `Unset.UNSET` leaves it unchanged.
+    A timeout, a deadline or a start of None removes it; `Unset.UNSET` leaves it unchanged.
     """
 
     title: str | None = None
@@ -43,11 +44,12 @@ class TaskEdit:
     spec: Mapping[str, object] | None = None
     timeout_seconds: int | Unset | None = Unset.UNSET
     deadline_at: datetime | Unset | None = Unset.UNSET
+    start_at: datetime | Unset | None = Unset.UNSET
 
     @property
     def is_empty(self) -> bool:
         """Whether no field changes."""
-        return all(getattr(self, field.name) in (None, Unset.UNSET) for field in fields(self))
+        return self == TaskEdit()
 
 
 def edit(
@@ -61,8 +63,11 @@ def edit(
 ) -> None:
     """Change one of the user's waiting tasks, if its edition is one of `editions`.
 
-    Raises TaskNotFound if the user has no such task, PreconditionFailed if the task has changed
-    since, and NotEditable if it is claimed or has ended.
+    Locks the user's lane, then the task. A start in the future makes a ready task pending; without
+    one, or with one that has passed, a task that waited only for its start becomes ready. Raises
+    TaskNotFound if the user has no such task, PreconditionFailed if the task has changed since,
+    NotEditable if it is claimed or has ended, and InvalidRequest for the start of a task that has
+    been started before.
     """
 
     def work(tx: Connection) -> None:
@@ -93,6 +98,9 @@ def edit_task(
         raise PreconditionFailed
     if State(row["state"]) not in WAITING:
         raise NotEditable(row["state"])
+    if not isinstance(changes.start_at, Unset) and row["has_started"]:
+        message = "the task has been started before, so its start cannot be changed"
+        raise InvalidRequest("start_at", message, legal="no start_at for this task")
     apply_edit(tx, user_id, task_id, changes, WAITING)
 
 
@@ -100,7 +108,7 @@ def apply_edit(
     tx: Connection, user_id: UserId, task_id: TaskId, changes: TaskEdit, sources: Collection[State]
 ) -> None:
     """Write the changes to a task that is in one of the `sources` states; the lane is held."""
-    timeout, deadline = changes.timeout_seconds, changes.deadline_at
+    timeout, deadline, start = changes.timeout_seconds, changes.deadline_at, changes.start_at
     tx.execute(
         statement("edit_task"),
         {
@@ -116,13 +124,19 @@ def apply_edit(
             "timeout_seconds": None if isinstance(timeout, Unset) else timeout,
             "with_deadline": not isinstance(deadline, Unset),
             "deadline_at": None if isinstance(deadline, Unset) else deadline,
+            "with_start": not isinstance(start, Unset),
+            "start_at": None if isinstance(start, Unset) else start,
+            "ready": target(LifecycleEvent.UNBLOCK),
             "sources": sorted(sources),
         },
     )
 
 
 def edition_of(row: Mapping[str, Any]) -> str:
-    """Return a digest that changes whenever the task's state or an editable field changes."""
+    """Return a digest that changes whenever the task's state or an editable field changes.
+
+    Secrets in the payload count as they are shown, masked: a change of a secret alone is no change.
+    """
     values = [
         row["state"],
         row["title"],
@@ -131,5 +145,7 @@ def edition_of(row: Mapping[str, Any]) -> str:
         None if row["deadline_at"] is None else row["deadline_at"].isoformat(),
         list(row["tags"]),
         row["timeout_seconds"],
+        mask_names(row["payload"]),
+        None if row["start_at"] is None else row["start_at"].isoformat(),
     ]
-    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:20]
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]

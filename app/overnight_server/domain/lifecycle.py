@@ -48,6 +48,7 @@ class LifecycleEvent(StrEnum):
 
     RESOLVE = "resolve"
     UNBLOCK = "unblock"
+    POSTPONE = "postpone"
     CLAIM = "claim"
     START = "start"
     TAKE = "take"
@@ -101,6 +102,8 @@ def _move(
 MOVES: dict[LifecycleEvent, Move] = {
     LifecycleEvent.RESOLVE: _move({State.CREATED}, State.PENDING),
     LifecycleEvent.UNBLOCK: _move({State.PENDING}, State.READY),
+    # A later start_at was set before anybody claimed the task.
+    LifecycleEvent.POSTPONE: _move({State.READY}, State.PENDING),
     LifecycleEvent.CLAIM: _move({State.READY}, State.CLAIMED),
     LifecycleEvent.START: _move({State.CLAIMED}, State.RUNNING),
     # A slot that claims for itself claims and starts in one statement.

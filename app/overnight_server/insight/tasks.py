@@ -9,7 +9,7 @@ from overnight.errors import TaskNotFound
 from overnight.models.enums import TaskStatus
 from overnight.models.tasks import TaskResponse
 from overnight_server.domain.capabilities import agent_name_in
-from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
+from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.priority import MAX_POSITION, position_of, priority_of
 from overnight_server.mask import mask_names
@@ -36,7 +36,8 @@ def view_task(user_id: UserId, task_id: TaskId) -> StatementCall:
 class TaskCriteria:
     """A filter on tasks: a task matches if it matches every field that is not None.
 
-    `titled` matches any part of the title and ignores case. `made_until` is exclusive.
+    `titled` matches any part of the title and ignores case. `made_until` and `ended_until` are
+    exclusive. A task that has not ended matches no `ended_from` and no `ended_until`.
     """
 
     of_type: str | None = None
@@ -46,6 +47,9 @@ class TaskCriteria:
     made_from: datetime | None = None
     made_until: datetime | None = None
     titled: str | None = None
+    of_dag: DagId | None = None
+    ended_from: datetime | None = None
+    ended_until: datetime | None = None
 
 
 ALL = TaskCriteria()

@@ -73,6 +73,14 @@ def parse_dag_param(text: str) -> DagId:
     return _parse(parse_dag, text, DagNotFound)
 
 
+def parse_dag_field(field: str, text: str) -> DagId:
+    """Return the graph id of a filter; raise InvalidRequest if it is malformed."""
+    try:
+        return parse_dag(text)
+    except MalformedId as error:
+        raise InvalidRequest(field, str(error), legal="the id of a graph") from None
+
+
 def parse_artifact_param(text: str) -> ArtifactId:
     """Return an artifact id; raise ArtifactNotFound if the text is not one."""
     return _parse(parse_artifact, text, ArtifactNotFound)

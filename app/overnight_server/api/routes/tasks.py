@@ -23,6 +23,7 @@ from overnight_server.api.http.pagination import PAGE, BeforeTask, Limit, pagina
 from overnight_server.api.http.params import (
     STATUS_NAMES,
     IdempotencyKey,
+    parse_dag_field,
     parse_dag_param,
     parse_status_param,
     parse_task_ids,
@@ -87,6 +88,13 @@ async def task_criteria(
     title: Annotated[
         TextFilter, Query(description="Only tasks whose title contains this text.")
     ] = None,
+    dag_id: Annotated[TextFilter, Query(description="Only tasks of this graph.")] = None,
+    ended_after: Annotated[
+        InstantFilter, Query(description="Only tasks that ended at this instant or later.")
+    ] = None,
+    ended_before: Annotated[
+        InstantFilter, Query(description="Only tasks that ended before this instant.")
+    ] = None,
 ) -> TaskCriteria:
     """Return the filter of a list of tasks from the query."""
     return TaskCriteria(
@@ -97,6 +105,9 @@ async def task_criteria(
         made_from=created_after,
         made_until=created_before,
         titled=title,
+        of_dag=None if dag_id is None else parse_dag_field("dag_id", dag_id),
+        ended_from=ended_after,
+        ended_until=ended_before,
     )
 
 
@@ -311,8 +322,9 @@ def parse_changes(body: TaskChanges | None) -> TaskEdit:
         description=body.description,
         priority=priority,
         tags=body.tags,
-        payload=body.payload if isinstance(body, DeadLetterChanges) else None,
+        payload=body.payload,
         spec=body.spec if isinstance(body, DeadLetterChanges) else None,
         timeout_seconds=body.timeout_seconds if "timeout_seconds" in sent else Unset.UNSET,
         deadline_at=body.deadline_at if "deadline_at" in sent else Unset.UNSET,
+        start_at=body.start_at if "start_at" in sent else Unset.UNSET,
     )

@@ -1,6 +1,9 @@
-"""`overnight approvals`, `approve`, `stop` and `budget`: cost limits and tasks that reached one."""
+"""`overnight approvals`, `approve`, `stop` and `budget`: cost limits and tasks that reached one.
 
-from collections.abc import Mapping
+Owners use the first three for their own tasks; admins for those of all users, with `--all-users`.
+"""
+
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,14 +15,17 @@ from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
-    from overnight.models.admin import UserApproval
+    from overnight.models.account import Approval
 
 approvals = typer.Typer(help="List tasks that have used up a budget.", no_args_is_help=True)
 budget = typer.Typer(
     help="Set the budget of a user's night, a graph or an agent.", no_args_is_help=True
 )
 
-HEADERS = ("TASK", "USER", "BUDGET", "SPENT", "LIMIT", "SINCE", "TITLE")
+HEADERS = ("TASK", "USER", "BUDGET", "SPENT", "LIMIT", "RAISED BY", "SINCE", "TITLE")
+AllUsers = Annotated[
+    bool, typer.Option("--all-users", help="Also for tasks of other users; for admins.")
+]
 Usd = Annotated[
     str, typer.Option("--usd", metavar="AMOUNT|none", help="US dollars, or none for no limit.")
 ]
@@ -28,7 +34,10 @@ Usd = Annotated[
 @approvals.command("list")
 def list_(
     *,
-    user: Annotated[str | None, typer.Option(help="Only tasks of this user.")] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="NAME", help="List the tasks of this user; for admins.")
+    ] = None,
+    all_users: AllUsers = False,
     limit: Annotated[
         int, typer.Option(min=1, max=1000, help="Largest number of tasks to list.")
     ] = 100,
@@ -36,15 +45,21 @@ def list_(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """List the tasks that wait for a higher budget, those that wait longest first."""
-    with connection.client(url, api_key_file, as_admin=True) as client:
-        waiting = client.admin.approvals(user=user, limit=limit)
+    """List your tasks that wait for a higher budget, those that wait longest first."""
+    as_admin = all_users or user is not None
+    waiting: Sequence[Approval]
+    with connection.client(url, api_key_file, as_admin=as_admin) as client:
+        if as_admin:
+            waiting = client.admin.approvals(user=user, limit=limit)
+        else:
+            waiting = client.usage.approvals(limit=limit)
     if as_json:
         output.document([task_output.as_document(approval) for approval in waiting])
     else:
         rows = [_row(approval) for approval in waiting]
         empty = "No task waits for a higher budget."
-        output.table(HEADERS, rows, empty=empty, optional=("SINCE", "USER"))
+        optional = ("SINCE", "USER", "RAISED BY")
+        output.table(HEADERS, rows, empty=empty, optional=optional)
 
 
 @approvals.callback()
@@ -56,14 +71,19 @@ def approve(
     task: options.TaskRef,
     *,
     usd: Annotated[float, typer.Option("--usd", min=0.01, help="Additional US dollars.")],
+    all_users: AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Raise the budget that a task has used up, so that the task continues."""
-    with connection.client(url, api_key_file, as_admin=True) as client:
-        task_id = _resolve(client, task)
-        approved = client.admin.approve(task_id, usd)
+    """Raise the budget that a task has used up, so that the task continues.
+
+    A budget that an operator set can be raised by operators only.
+    """
+    with connection.client(url, api_key_file, as_admin=all_users) as client:
+        task_id = _resolve(client, task, all_users=all_users)
+        approve_spending = client.admin.approve if all_users else client.usage.approve
+        approved = approve_spending(task_id, usd)
     if as_json:
         output.document(
             {
@@ -80,14 +100,16 @@ def approve(
 def stop(
     task: options.TaskRef,
     *,
+    all_users: AllUsers = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Cancel a task that has used up a budget."""
-    with connection.client(url, api_key_file, as_admin=True) as client:
-        task_id = _resolve(client, task)
-        client.admin.stop(task_id)
+    """Cancel a task that has used up a budget, instead of approving more."""
+    with connection.client(url, api_key_file, as_admin=all_users) as client:
+        task_id = _resolve(client, task, all_users=all_users)
+        stop_task = client.admin.stop if all_users else client.usage.stop
+        stop_task(task_id)
     if as_json:
         output.document({"task_id": task_id, "state": "cancelled", "reason": "budget_exceeded"})
     else:
@@ -162,21 +184,23 @@ def _report(document: Mapping[str, object], name: str, usd: float | None, *, as_
         output.line(f"{name}: {'no limit' if usd is None else f'${usd:.2f}'}")
 
 
-def _resolve(client: "Client", reference: str) -> str:
+def _resolve(client: "Client", reference: str, *, all_users: bool) -> str:
     """Return the id of the task over budget that `reference` identifies."""
     if short_ids.is_whole(reference):
         return short_ids.whole(reference)
-    waiting = [approval.task_id for approval in client.admin.approvals()]
+    list_approvals = client.admin.approvals if all_users else client.usage.approvals
+    waiting = [approval.task_id for approval in list_approvals()]
     return short_ids.choose(reference, waiting, among="task over budget")
 
 
-def _row(approval: "UserApproval") -> tuple[object, ...]:
+def _row(approval: "Approval") -> tuple[object, ...]:
     return (
         output.Id(approval.task_id),
-        approval.user,
+        getattr(approval, "user", None),
         approval.budget,
         f"${approval.spent_usd:.2f}",
         "no limit" if approval.limit_usd is None else f"${approval.limit_usd:.2f}",
+        approval.raised_by,
         approval.since,
         approval.title,
     )

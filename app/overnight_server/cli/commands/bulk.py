@@ -73,7 +73,7 @@ def cancel(
     if bulk is None:
         _run("cancel", criteria, action)
         return
-    if criteria.criteria or action.everything or action.preview:
+    if criteria.are_given or action.everything or action.preview:
         message = "ID and a filter cannot be used together"
         raise CommandFailure(message, code=Code.USAGE)
     with connection.client(action.url, action.api_key_file) as client:
@@ -158,13 +158,13 @@ def show(
 
 def _run(action: str, criteria: FilterOptions, chosen: ActionOptions, **order: int | None) -> None:
     """Print how many tasks match, ask for confirmation, start the operation and show it."""
-    selected: dict[str, Any] = {**criteria.criteria, **order}
-    if chosen.everything:
-        selected["everything"] = True
-    elif not criteria.criteria:
+    if not chosen.everything and not criteria.are_given:
         hint = "Pass a filter such as --status failed or --type report, or --everything."
         raise CommandFailure("The filter is missing.", hint=hint, code=Code.USAGE)
     with connection.client(chosen.url, chosen.api_key_file) as client:
+        selected: dict[str, Any] = {**criteria.criteria(client), **order}
+        if chosen.everything:
+            selected["everything"] = True
         preview = client.bulk.preview(action, **selected)
         if chosen.preview:
             _show_preview(preview, as_json=chosen.as_json)

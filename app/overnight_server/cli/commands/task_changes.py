@@ -1,6 +1,6 @@
 """`overnight edit` and `overnight retry`: change a task that waits, or run one again."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,6 +60,37 @@ def edit(
     no_deadline: Annotated[
         bool, typer.Option("--no-deadline", help="Remove the deadline.")
     ] = False,
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            metavar="INSTANT",
+            help="Do not start before this instant: 02:00 (local) or 2030-01-31T02:00Z.",
+            parser=arguments.future_instant,
+        ),
+    ] = None,
+    in_: Annotated[
+        int | None,
+        typer.Option(
+            "--in",
+            metavar="DURATION",
+            help="Do not start before this time has passed, such as 3h.",
+            parser=arguments.seconds,
+        ),
+    ] = None,
+    now: Annotated[
+        bool, typer.Option("--now", help="Do not wait for the start time any longer.")
+    ] = False,
+    payload: Annotated[
+        dict[str, object] | None,
+        typer.Option(
+            metavar="JSON|@FILE|-",
+            help="New payload: a JSON object, @file, or - for stdin.",
+            parser=arguments.json_object,
+        ),
+    ] = None,
+    edit_payload: Annotated[
+        bool, typer.Option("--edit", help="Open the payload in $EDITOR.")
+    ] = False,
     tag: Annotated[
         list[str] | None,
         typer.Option(metavar="TAG", help="New tags, which replace all tags; repeatable."),
@@ -69,19 +100,24 @@ def edit(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Change a task that has not started; only the given fields change."""
-    for name, value, removal in (
-        ("timeout", timeout, no_timeout),
-        ("deadline", deadline, no_deadline),
-        ("tag", tag, no_tags),
+    """Change a task that has not started; only the given fields change.
+
+    A task that waits for a retry can be changed too, but not its start time.
+    """
+    for first, is_first, second, is_second in (
+        ("--timeout", timeout, "--no-timeout", no_timeout),
+        ("--deadline", deadline, "--no-deadline", no_deadline),
+        ("--tag", tag, "--no-tags", no_tags),
+        ("--at", at, "--in", in_),
+        ("--at", at, "--now", now),
+        ("--in", in_, "--now", now),
+        ("--payload", payload is not None, "--edit", edit_payload),
+        ("--priority", priority, "--priority-score", priority_score is not None),
     ):
-        if value and removal:
-            flag = "--no-tags" if name == "tag" else f"--no-{name}"
-            raise CommandFailure(f"--{name} and {flag} cannot be used together", code=Code.USAGE)
-    if priority is not None and priority_score is not None:
-        raise CommandFailure(
-            "--priority and --priority-score cannot be used together", code=Code.USAGE
-        )
+        if is_first and is_second:
+            raise CommandFailure(f"{first} and {second} cannot be used together", code=Code.USAGE)
+    if in_ is not None:
+        at = datetime.now().astimezone() + timedelta(seconds=in_)
     given: dict[str, Any] = {
         "title": title,
         "description": description,
@@ -89,17 +125,23 @@ def edit(
         "priority_score": priority_score,
         "timeout_seconds": timeout,
         "deadline_at": deadline,
+        "start_at": at,
+        "payload": payload,
         "tags": tag or None,
     }
     changes = {name: value for name, value in given.items() if value is not None}
     changes |= {"timeout_seconds": None} if no_timeout else {}
     changes |= {"deadline_at": None} if no_deadline else {}
+    changes |= {"start_at": None} if now else {}
     changes |= {"tags": []} if no_tags else {}
-    if not changes:
+    if not changes and not edit_payload:
         hint = "Pass what to change, such as --priority 2; --help lists the options."
         raise CommandFailure("No change is given.", hint=hint, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
-        changed = client.tasks.edit(short_ids.resolve(client, task), **changes)
+        task_id = short_ids.resolve(client, task)
+        if edit_payload:
+            changes["payload"] = _edited_payload(client, task_id)
+        changed = client.tasks.edit(task_id, **changes)
     task_output.show_task(changed, as_json=as_json)
 
 

@@ -56,9 +56,9 @@ def list_(
         raise CommandFailure("--json and --jsonl cannot be used together", code=Code.USAGE)
     with connection.client(url, api_key_file, as_admin=user is not None) as client:
         if user is None:
-            tasks = client.tasks.list(limit=limit, **criteria.criteria)
+            tasks = client.tasks.list(limit=limit, **criteria.criteria(client))
         else:
-            tasks = client.admin.tasks(user, limit=limit, **criteria.criteria)
+            tasks = client.admin.tasks(user, limit=limit, **criteria.criteria(client))
         _show_list(tasks, as_json=as_json, jsonl=jsonl)
 
 

@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from overnight_server.cli.terminal import arguments
+from overnight_server.cli.terminal import arguments, short_ids
+
+if TYPE_CHECKING:
+    from overnight import Client
 
 FILTER = "Filter"
 
@@ -56,9 +59,33 @@ class FilterOptions:
     created_before: Annotated[
         datetime | None, _instant("--created-before", "Only tasks created before this instant.")
     ] = None
+    dag_id: Annotated[
+        str | None,
+        typer.Option(
+            "--dag",
+            metavar="ID",
+            help="Only tasks of this graph: its id, or a unique beginning or ending of it.",
+            rich_help_panel=FILTER,
+        ),
+    ] = None
+    ended_after: Annotated[
+        datetime | None,
+        _instant("--ended-after", "Only tasks that ended at this instant or later, such as 8h."),
+    ] = None
+    ended_before: Annotated[
+        datetime | None, _instant("--ended-before", "Only tasks that ended before this instant.")
+    ] = None
 
     @property
-    def criteria(self) -> dict[str, Any]:
-        """The criteria that are given."""
+    def are_given(self) -> bool:
+        """Whether at least one criterion is given."""
+        return self != FilterOptions()
+
+    def criteria(self, client: "Client") -> dict[str, Any]:
+        """Return the criteria that are given; raise CommandFailure if --dag names no graph."""
         values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        return {name: value for name, value in values if value is not None}
+        given = {name: value for name, value in values if value is not None}
+        if self.dag_id is not None:
+            with short_ids.naming_option("--dag"):
+                given["dag_id"] = short_ids.resolve_dag(client, self.dag_id)
+        return given

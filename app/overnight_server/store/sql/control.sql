@@ -246,14 +246,16 @@ UPDATE tasks
 
 -- name: lock_task
 -- Read a user's task and lock it until the transaction ends.
-SELECT id, state, title, description, priority, deadline_at, tags, timeout_seconds
+SELECT id, state, title, description, priority, deadline_at, tags, timeout_seconds, payload, start_at,
+       has_started(id) AS has_started
   FROM tasks
  WHERE user_id = :user_id
    AND id = :task_id
    FOR NO KEY UPDATE;
 
 -- name: edit_task
--- Change fields of a task that does not run; its order changes with priority and deadline.
+-- Change fields of a task that does not run; its order changes with priority and deadline. A task that waited for
+-- nothing but its start becomes ready if the new start has come; a trigger makes a ready task pending if it has not.
 UPDATE tasks
    SET title = coalesce(CAST(:title AS text), title),
        description = coalesce(CAST(:description AS text), description),
@@ -263,6 +265,9 @@ UPDATE tasks
        spec = coalesce(CAST(:spec AS jsonb), spec),
        timeout_seconds = CASE WHEN :with_timeout THEN CAST(:timeout_seconds AS int) ELSE timeout_seconds END,
        deadline_at = CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END,
+       start_at = CASE WHEN :with_start THEN CAST(:start_at AS timestamptz) ELSE start_at END,
+       state = CASE WHEN :with_start AND awaits_start AND coalesce(CAST(:start_at AS timestamptz) <= clock(), true)
+                    THEN :ready ELSE state END,
        sort_key = sort_key(coalesce(CAST(:priority AS smallint), priority), priority_boost_per_minute,
                            coalesce(requeued_at, created_at), dependency_boost,
                            CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END, clock())

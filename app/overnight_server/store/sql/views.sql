@@ -26,7 +26,8 @@ SELECT t.*, :max_position AS max_position,
                                            LIMIT :max_position), t.id) - 1, :max_position) END AS ahead
   FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
                      CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
-                     CAST(:titled AS text)) t
+                     CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
+                     CAST(:ended_until AS timestamptz)) t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid)
  ORDER BY t.id DESC

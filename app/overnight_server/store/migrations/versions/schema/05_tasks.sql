@@ -184,6 +184,8 @@ CREATE INDEX tasks_awaiting_budget ON tasks (user_id) WHERE awaits_budget IS NOT
 -- (dag_id, state) to be cheap, and read all tasks of every graph.
 CREATE INDEX tasks_dag ON tasks (dag_id) INCLUDE (state);
 CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT NULL AND state IN ('created', 'pending', 'ready', 'retrying');
+-- For lists of what ended in a period.
+CREATE INDEX tasks_ended ON tasks (user_id, finished_at) WHERE finished_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 -- For the audit. Without naming states, so that no other statement uses it instead of a better index.
 CREATE INDEX tasks_open ON tasks (user_id) WHERE finished_at IS NULL;
@@ -313,6 +315,7 @@ INSERT INTO legal_moves (from_state, to_state) VALUES
     ('ready', 'cancelled'),
     ('ready', 'claimed'),
     ('ready', 'dead_lettered'),
+    ('ready', 'pending'),
     ('ready', 'running'),
     ('retrying', 'cancelled'),
     ('retrying', 'dead_lettered'),

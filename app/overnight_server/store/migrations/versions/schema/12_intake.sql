@@ -112,7 +112,8 @@ CREATE INDEX bulk_operations_user ON bulk_operations (user_id, id DESC);
 -- The tasks of a user that a filter selects; a NULL argument does not restrict. Inlined by the planner:
 -- lists and bulk operations must select the same tasks, each with a plan of its own.
 CREATE FUNCTION selected_tasks(of_user uuid, states text[], of_type text, of_tag text, of_project text, of_source text,
-                               made_from timestamptz, made_until timestamptz, titled text) RETURNS SETOF tasks
+                               made_from timestamptz, made_until timestamptz, titled text, of_dag uuid,
+                               ended_from timestamptz, ended_until timestamptz) RETURNS SETOF tasks
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
     SELECT t.*
@@ -126,4 +127,7 @@ AS $$
        AND (made_from IS NULL OR t.created_at >= made_from)
        AND (made_until IS NULL OR t.created_at < made_until)
        AND (titled IS NULL OR strpos(lower(t.title), lower(titled)) > 0)
+       AND (of_dag IS NULL OR t.dag_id = of_dag)
+       AND (ended_from IS NULL OR t.finished_at >= ended_from)
+       AND (ended_until IS NULL OR t.finished_at < ended_until)
 $$;

@@ -69,7 +69,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
     recorded constant text[] := ARRAY['title', 'description', 'priority', 'tags', 'timeout_seconds', 'deadline_at',
-                                  'cancel_requested_at', 'payload', 'spec'];
+                                  'start_at', 'cancel_requested_at', 'payload', 'spec'];
     before constant jsonb := to_jsonb(OLD);
     changed jsonb;
 BEGIN
