@@ -21,8 +21,9 @@ def adjust_hours(
 ) -> None:
     """Charge hours to the user's current billing month; negative hours are given back.
 
-    The ledger keeps the note, and the audit log keeps who did it. Raises InvalidRequest for more
-    than a million hours, UserNotFound for an unknown user.
+    The ledger keeps the note, and the audit log keeps who did it. Locks the lane; a trigger adds
+    the hours to it. A billing month that is due is started first, and the dispatchers are woken.
+    Raises InvalidRequest for more than a million hours, UserNotFound for an unknown user.
     """
     if not abs(hours) <= MAX_HOURS:
         raise InvalidRequest("hours", str(hours), legal=f"-{MAX_HOURS} to {MAX_HOURS}")

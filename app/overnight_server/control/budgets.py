@@ -52,10 +52,12 @@ def approve(
 ) -> RaisedBudget:
     """Raise the budget for which a task asks by `usd`, and make the task ready.
 
-    The raised budget is the task's own, its graph's, or the user's for this night. Other tasks
-    that wait for the same budget become ready too. Raises NotAwaitingApproval if the task asks for
-    no budget. With a `user_id`, another user's task raises TaskNotFound; unless `is_operator`, that
-    user cannot raise a budget that an operator set, which raises BudgetSetByOperator.
+    The raised budget is the task's own, its graph's, or the user's for this night. Other tasks that
+    wait for the same budget become ready too. Raises NotAwaitingApproval if the task asks for no
+    budget, TaskNotFound for an unknown task, and InvalidRequest for an amount out of range. With a
+    `user_id`, another user's task raises TaskNotFound; unless `is_operator`, that user cannot raise
+    a budget that an operator set, which raises BudgetSetByOperator. Locks the lane, and wakes the
+    dispatchers.
     """
     _check_usd(usd, minimum=0.01)
 
@@ -83,7 +85,12 @@ def approve(
 
 
 def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) -> None:
-    """Cancel a task that asks for a larger budget; its reason is `budget_exceeded`."""
+    """Cancel a task that asks for a larger budget; its reason is `budget_exceeded`.
+
+    Its open children are cancelled with it, and its dependents end or go on as their edges say.
+    Locks the lane. Raises NotAwaitingApproval if the task asks for no budget, and TaskNotFound for
+    an unknown task or, with a `user_id`, another user's.
+    """
 
     def work(tx: Connection) -> None:
         row = _lock_waiting_task(tx, task_id, actor, user_id)
@@ -107,7 +114,11 @@ def stop(db: Db, task_id: TaskId, *, actor: str, user_id: UserId | None = None) 
 
 
 def set_night_budget(db: Db, user_id: UserId, usd: float | None, *, actor: str) -> None:
-    """Set a user's budget for a night, None for no limit; tasks that waited for it become ready."""
+    """Set a user's budget for a night, None for no limit; tasks that waited for it become ready.
+
+    It replaces a raise for this night. Locks the lane and wakes the dispatchers. Raises
+    InvalidRequest for an amount out of range, and UserNotFound.
+    """
     _check_usd(usd)
 
     def work(tx: Connection) -> None:
@@ -130,7 +141,11 @@ def set_night_budget(db: Db, user_id: UserId, usd: float | None, *, actor: str) 
 
 
 def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> None:
-    """Set the budget of a graph, None for no limit; tasks that waited for it become ready."""
+    """Set the budget of a graph, None for no limit; tasks that waited for it become ready.
+
+    From then on only operators raise it. Locks the lane and wakes the dispatchers. Raises
+    InvalidRequest for an amount out of range, and DagNotFound.
+    """
     _check_usd(usd)
 
     def work(tx: Connection) -> None:
@@ -148,7 +163,11 @@ def set_dag_budget(db: Db, dag_id: DagId, usd: float | None, *, actor: str) -> N
 
 
 def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) -> None:
-    """Set the budget of an agent's future runs, None for no limit."""
+    """Set the budget of an agent's future runs, None for no limit.
+
+    Afterwards its pool considers skipped lanes again, and the dispatchers are woken. Raises
+    InvalidRequest for an amount out of range, and AgentNotFound.
+    """
     _check_usd(usd)
 
     def work(tx: Connection) -> str:
@@ -170,7 +189,10 @@ def set_agent_budget(db: Db, agent_id: str, usd: float | None, *, actor: str) ->
 def _lock_waiting_task(
     tx: Connection, task_id: TaskId, actor: str, user_id: UserId | None
 ) -> Row[Any]:
-    """Lock the lane of a task that asks for a budget, and return which budget it is."""
+    """Lock the lane of a task that asks for a budget, and return which budget it is.
+
+    Also sets the actor of the transaction. Raises TaskNotFound and NotAwaitingApproval.
+    """
     params = {"task_id": task_id}
     unlocked = tx.execute(statement("budget_requested_by_task"), params).one_or_none()
     if unlocked is None or user_id not in (None, unlocked.user_id):

@@ -12,14 +12,18 @@ def drain(db: Db, name: str) -> str:
     """Give a worker no new tasks while its runs finish; return its full id.
 
     `name` is the worker's id, or a prefix or suffix of it that matches no other live worker. The
-    worker reads the change with its next heartbeat and then takes no more messages. Raises
-    WorkerNotFound if the name matches no worker, or several.
+    worker reads the change with its next heartbeat and then takes no more messages. Locks the
+    matching workers; then, in a transaction of its own, lets its pool consider skipped lanes again,
+    and wakes the dispatchers. Raises WorkerNotFound if the name matches no worker, or several.
     """
     return _set_draining(db, name, draining=True)
 
 
 def undrain(db: Db, name: str) -> str:
-    """Give a draining worker new tasks again; return its full id."""
+    """Give a draining worker new tasks again; return its full id.
+
+    Locks, wakes and raises as `drain` does.
+    """
     return _set_draining(db, name, draining=False)
 
 

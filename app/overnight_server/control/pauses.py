@@ -39,7 +39,8 @@ EVERYTHING = PauseSubject()
 def pause(db: Db, target: PauseSubject, *, actor: str, note: str = "") -> bool:
     """Let no new task start; return False if it was paused already, and only update its note.
 
-    After the commit no claim is made. Claims that were made before may still start.
+    After the commit no claim is made. Claims that were made before may still start. Locks the
+    user's lane, the pool or all pools. Raises UserNotFound and PoolNotFound.
     """
 
     def work(tx: Connection) -> bool:
@@ -61,6 +62,7 @@ def resume(db: Db, target: PauseSubject, *, actor: str, own: bool = False) -> bo
     """End a pause; return False if there was none. Other pauses stay in force.
 
     With `own` only a pause that the same actor began ends: a user cannot end an operator's pause.
+    Locks as `pause` does, and wakes the dispatchers. Raises UserNotFound and PoolNotFound.
     """
 
     def work(tx: Connection) -> bool:

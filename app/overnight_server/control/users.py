@@ -68,7 +68,10 @@ class Overrides:
 
 
 def checked_name(name: str) -> str:
-    """Return the name if a user may have it; it is used in commands, logs and URLs."""
+    """Return the name if a user may have it, else raise InvalidRequest.
+
+    Names are used in commands, logs and URLs.
+    """
     if not NAME.fullmatch(name):
         legal = "1 to 100 letters, digits and . _ - @ +, such as ada.lovelace"
         raise InvalidRequest("name", f"{name!r} cannot be a user's name", legal=legal)
@@ -76,14 +79,22 @@ def checked_name(name: str) -> str:
 
 
 def rename_user(db: Db, user_id: UserId, name: str, *, actor: str = "operator") -> None:
-    """Rename a user; everything else refers to the user's id."""
+    """Rename a user; everything else refers to the user's id.
+
+    Locks the lane. Raises InvalidRequest for a name that no user may have, and UserNotFound; a name
+    that another user has violates a unique constraint of Postgres.
+    """
     columns: dict[str, object] = {"name": checked_name(name)}
     db.atomically(lambda tx: _change(tx, user_id, columns))
     _log_change(user_id, actor, columns)
 
 
 def create_user(db: Db, *, name: str, plan: PlanTier, is_admin: bool = False) -> UserId:
-    """Create a user with a copy of the plan's limits; a trigger creates the user's lane."""
+    """Create a user with a copy of the plan's limits; a trigger creates the user's lane.
+
+    Raises InvalidRequest for a name that no user may have; a name that another user has violates a
+    unique constraint of Postgres.
+    """
     values = {"name": checked_name(name), "is_admin": is_admin, **_columns(plan, PLAN_LIMITS[plan])}
     return UserId(
         db.atomically(
@@ -97,20 +108,24 @@ def disable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
 
     From the commit on the user's keys and tokens are refused and no task of the user is claimed.
     Running tasks may end but spawn nothing. Waiting tasks, triggers, inbox rows and bulk operations
-    keep waiting. Nothing is deleted.
+    keep waiting. Nothing is deleted. Locks the lane. Raises UserNotFound.
     """
     return _set_disabled(db, user_id, func.clock(), actor)
 
 
 def enable_user(db: Db, user_id: UserId, *, actor: str = "operator") -> bool:
-    """Enable a user with the keys and limits from before; return False if not disabled."""
+    """Enable a user with the keys and limits from before; return False if not disabled.
+
+    Locks the lane and wakes the dispatchers. Raises UserNotFound.
+    """
     return _set_disabled(db, user_id, None, actor)
 
 
 def appoint_admin(db: Db, user_id: UserId, *, is_admin: bool, actor: str = "operator") -> bool:
     """Make a user an admin, or no admin; return False if nothing changed.
 
-    Keys with the admin scope are accepted on admin routes only while their user is an admin.
+    Keys with the admin scope are accepted on admin routes only while their user is an admin. Locks
+    the lane. Raises UserNotFound.
     """
 
     def work(tx: Connection) -> bool:
@@ -156,7 +171,8 @@ def change_plan(
     """Change a user's plan, with the plan's limits or with other `limits`.
 
     The new limits apply from the next claim on; running tasks go on. The user's own caps on waiting
-    tasks and graph sizes stay, because plans have no such caps.
+    tasks and graph sizes stay, because plans have no such caps. Locks the lane and wakes the
+    dispatchers. Raises UserNotFound.
     """
     columns = _columns(plan, limits or PLAN_LIMITS[plan])
     db.atomically(lambda tx: _change(tx, user_id, columns))
@@ -166,7 +182,11 @@ def change_plan(
 def override_limits(
     db: Db, user_id: UserId, overrides: Overrides, *, actor: str = "operator"
 ) -> None:
-    """Set exceptions to a user's plan; limits that are not given stay unchanged."""
+    """Set exceptions to a user's plan; limits that are not given stay unchanged.
+
+    Locks the lane and wakes the dispatchers. Raises InvalidRequest if no limit is given or one is
+    out of its range, and UserNotFound.
+    """
     columns = overrides.columns()
     if not columns:
         raise InvalidRequest(
@@ -179,7 +199,11 @@ def override_limits(
 
 
 def restore_template(db: Db, user_id: UserId, *, actor: str = "operator") -> None:
-    """Remove all exceptions: the user's limits are those of the plan again."""
+    """Remove all exceptions: the user's limits are those of the plan again.
+
+    The user's own caps on waiting tasks and graph sizes are removed too, and used-up hours refuse
+    tasks again. Locks the lane and wakes the dispatchers. Raises UserNotFound.
+    """
 
     def work(tx: Connection) -> dict[str, object]:
         lanes.lock(tx, [user_id])

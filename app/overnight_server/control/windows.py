@@ -14,8 +14,8 @@ from overnight_server.store.models import UserRow
 def set_window(db: Db, user_id: UserId, window: NightWindow | None) -> None:
     """Set or remove a user's night window; the gate uses it from the commit on.
 
-    Running tasks are affected only under the rule `stop`, with their next heartbeat. Raises
-    UserNotFound.
+    Running tasks are affected only under the rule `stop`, with their next heartbeat. Locks the
+    lane, writes whether the window is open to it, and wakes the dispatchers. Raises UserNotFound.
     """
 
     def work(tx: Connection) -> None:

@@ -49,7 +49,7 @@ class Caps:
 def check_graph_size(
     lane: lanes.LaneView | None, size: int, caps: Caps, *, field_name: str = "tasks"
 ) -> lanes.LaneView:
-    """Raise if the user does not exist or a graph of `size` tasks is too large; return the lane."""
+    """Return the lane; raise UserNotFound if it is None, InvalidRequest for too large a graph."""
     if lane is None:
         raise UserNotFound
     largest = lane.max_tasks_per_dag or caps.max_tasks_per_dag
@@ -77,8 +77,10 @@ def check_caps(
 ) -> int:
     """Raise if `count` more waiting tasks, in a graph of `size`, exceed a cap.
 
-    Return how many tasks will then wait in the whole deployment. The result is final only if the
-    caller holds the user's lane.
+    Raises UserNotFound, InvalidRequest for too large a graph, QueueFull, TooManyPending and
+    MonthlyLimitReached. Return how many tasks will then wait in the whole deployment. The result is
+    final only if the caller holds the user's lane. Near the cap of the deployment it locks the
+    depth, so that submits of different users count one after the other.
     """
     lane = lanes.read(tx, user_id, with_depth=True)
     return check_caps_of_lane(tx, lane, count, caps, size=size, field_name=field_name)

@@ -91,7 +91,11 @@ def settle_runs_of_dead_process(
 
 
 def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None], None]) -> int:
-    """End and kill runs that send heartbeats but exceed their time or ignore a cancel."""
+    """End and kill runs that send heartbeats but exceed their time or ignore a cancel.
+
+    Settles at most a batch of them, lanes locked first, and then calls `kill` for each. Return how
+    many were ended.
+    """
     params = {"grace": grace.total_seconds(), "limit": BATCH}
     ended = _settle_all(db, "overdue_runs", params, only_expired=False)
     for ending in ended:

@@ -282,7 +282,11 @@ def resolve_cancelled(tx: Connection, tasks: Sequence[UUID]) -> None:
 
 
 def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
-    """Cancel the open children of cancelled tasks; running children are asked to stop."""
+    """Cancel the open children of cancelled tasks; running children are asked to stop.
+
+    Dependents of the cancelled children are resolved in the same transaction, whose caller holds
+    the lane; log lines and requests to stop are sent after the commit.
+    """
     if not parents:
         return
     rows = tx.execute(
