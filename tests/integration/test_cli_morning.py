@@ -293,3 +293,21 @@ def test_usage_shows_hours_by_day_and_type_and_what_is_left(api_user: ApiUser) -
     assert ["fetch", "2.00", "1"] in [line.split() for line in shown.splitlines()]
     assert [entry["task_id"] for entry in ledger] == [task]
     assert task in run("usage", "--ledger").stdout
+
+
+def test_refusals_name_the_next_command(api_user: ApiUser) -> None:
+    done = running(api_user)
+    api_user.deployment.settle(done, Returned())
+    waiting = api_user.created()["id"]
+
+    completed = run("retry", show_task(done.claim.task_id)).stderr
+    late = run("wait", waiting, "--timeout", "1").stderr
+    missing = run("batch", "missing.yaml")
+    assert run("cancel", waiting).exit_code == 0
+    explained = run("explain", waiting).stdout
+
+    assert "`overnight dag fork ID` runs a completed task again" in completed
+    assert "It has not ended; continue waiting with `overnight wait" in late
+    assert missing.stderr.startswith("Error: FILE: cannot read missing.yaml")
+    assert "(cancelled)" not in explained
+    assert "run it again with `overnight retry`" in explained

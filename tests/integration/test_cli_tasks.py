@@ -379,7 +379,8 @@ def test_an_address_without_an_api_is_reported(service: Service, answer: Answer,
 def test_an_unknown_task_is_not_reported_as_a_wrong_address(service: Service) -> None:
     service.on(f"GET /api/v1/tasks/{ALPHA}", problem(404, "TASK_NOT_FOUND", "no such task"))
 
-    assert run("get", ALPHA).stderr == "Error: no such task\n"
+    shown = run("get", ALPHA).stderr
+    assert shown == "Error: no such task\n`overnight list` shows your tasks.\n"
 
 
 def test_a_list_is_plain_columns_when_piped(service: Service) -> None:
@@ -465,7 +466,7 @@ def test_an_unknown_task_exits_1() -> None:
     refused = run("get", ALPHA)
 
     assert refused.exit_code == Code.FAILED
-    assert refused.stderr == "Error: no such task\n"
+    assert refused.stderr == "Error: no such task\n`overnight list` shows your tasks.\n"
 
 
 @pytest.mark.parametrize("command", ["cancel", "queue-cancel"])

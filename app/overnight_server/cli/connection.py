@@ -37,6 +37,13 @@ FOREIGN_STATUSES = frozenset(
         HTTPStatus.NOT_IMPLEMENTED,
     }
 )
+# What to do if the object that a command names does not exist.
+LIST_COMMANDS = {
+    "TASK_NOT_FOUND": "`overnight list` shows your tasks.",
+    "WORKER_NOT_FOUND": "`overnight workers` shows all workers.",
+    "USER_NOT_FOUND": "`overnight user list` shows all users.",
+    "KEY_NOT_FOUND": "`overnight key list` shows all keys.",
+}
 _PROFILE: ContextVar[str | None] = ContextVar("profile", default=None)
 
 
@@ -207,12 +214,11 @@ def failure_of(error: Exception) -> CommandFailure:
             # An option that is not given is null already.
             message = error.message.replace(" or null", "")
             return CommandFailure(message, hint=hint, code=Code.USAGE)
-        case errors.Refused(code="WORKER_NOT_FOUND"):
-            return CommandFailure(error.message, hint="`overnight workers` shows all workers.")
-        case errors.Refused(code="USER_NOT_FOUND"):
-            return CommandFailure(error.message, hint="`overnight user list` shows all users.")
-        case errors.Refused(code="KEY_NOT_FOUND"):
-            return CommandFailure(error.message, hint="`overnight key list` shows all keys.")
+        case errors.NotRetryable() if error.details.get("state") == "completed":
+            hint = "`overnight dag fork ID` runs a completed task again, in a new graph."
+            return CommandFailure(error.message, hint=hint)
+        case errors.Refused() if error.code in LIST_COMMANDS:
+            return CommandFailure(error.message, hint=LIST_COMMANDS[error.code])
         case errors.WaitTimedOut():
             late = _wait_timed_out(error, f"overnight wait {error.task.id}")
             late.hint += f"\n`overnight explain {error.task.id}` shows why a task does not start."
@@ -233,7 +239,7 @@ def failure_of(error: Exception) -> CommandFailure:
 
 
 def _wait_timed_out(error: Exception, command: str) -> CommandFailure:
-    hint = f"It is still in progress; continue waiting with `{command}`."
+    hint = f"It has not ended; continue waiting with `{command}`."
     return CommandFailure(str(error), hint=hint, code=Code.WAIT_TIMED_OUT)
 
 

@@ -183,7 +183,7 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
             code=ReasonCode.START_AT,
             scope=ReasonScope.TASK,
             message=f"the task {due} {format_instant(start_at)}: wait, or "
-            + facts.audience.owner_can("start it at another time", "overnight edit --at"),
+            + facts.audience.owner_can("change its start", "overnight edit --at"),
             details={"start_at": start_at},
         )
     elif task["state"] == State.RETRYING:
@@ -521,7 +521,7 @@ def _final_state(facts: TaskFacts) -> Reason:
         State.DEAD_LETTERED: "failed for good",
         State.CANCELLED: "was cancelled",
     }[state]
-    because = f" ({failure})" if failure else ""
+    because = f" ({failure})" if failure and failure != state else ""
     again = facts.audience.owner_can("run it again", "overnight retry")
     advice = ""
     if state is State.CANCELLED:

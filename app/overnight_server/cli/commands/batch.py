@@ -135,7 +135,10 @@ def read(file: str) -> tuple[str, list[batch_files.Entry]]:
 
 
 def _text_of(file: str) -> str:
-    return arguments.text_of(file if file == "-" else f"@{file}")
+    try:
+        return arguments.text_of(file if file == "-" else f"@{file}")
+    except typer.BadParameter as error:
+        raise CommandFailure(f"FILE: {error}", code=Code.USAGE) from error
 
 
 def _name_of(file: str) -> str:
