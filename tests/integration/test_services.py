@@ -291,7 +291,7 @@ def test_a_pause_is_reported_as_the_reason(deployment: Deployment, queue: TaskQu
 
     assert (allowed, queue.claim_next_task_for_user(user)) == (False, None)
     assert reason is not None
-    assert reason.startswith("held: the user is paused since")
+    assert reason.startswith("held: your tasks are paused since")
 
 
 def test_a_run_past_its_timeout_is_failed(deployment: Deployment, queue: TaskQueueService) -> None:
