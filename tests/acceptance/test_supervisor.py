@@ -96,6 +96,24 @@ WAITS_FOR_THE_OTHER = """
     while True:
         time.sleep(60)
 """
+SPEAKS_WHEN_ASKED = """
+    import os, signal, sys, time
+    from pathlib import Path
+    name, place = sys.argv[1], Path(sys.argv[2])
+    signal.signal(signal.SIGUSR1, lambda *_: print(name, "speaks", flush=True))
+    (place / f"{name}.pid").write_text(str(os.getpid()))
+    (place / f"{name}.ready").touch()
+    while True:
+        time.sleep(60)
+"""
+# It creates a file without content, which is possible without room.
+LEAVES_A_MARK_AND_FAILS = """
+    import os, sys
+    from pathlib import Path
+    (Path(sys.argv[2]) / f"beat.mark.{os.getpid()}").touch()
+    print("last line", flush=True)
+    sys.exit(3)
+"""
 FAILS_AT_ONCE = "import sys; sys.stdout.write('last line'); sys.exit(3)"
 
 
@@ -387,3 +405,32 @@ def test_a_stop_request_ends_a_program_that_runs_once(start: Start) -> None:
     assert deployment.process.wait(10) == 0
     assert deployment.printed("once: None")
     assert deployment.lifecycle() == ["migrate starts", "migrate ends"]
+
+
+def test_a_full_disk_does_not_end_the_supervisor(start: Start) -> None:
+    """A limit on the size of files makes every write fail, as on a full disk, without root."""
+    deployment = start(
+        {"name": "api", "code": SPEAKS_WHEN_ASKED, "waits": True},
+        {"name": "beat", "code": LEAVES_A_MARK_AND_FAILS},
+    )
+    deployment.wait_for("ready")
+    supervisor, api = psutil.Process(deployment.process.pid), deployment.pid_of("api")
+    _, most = supervisor.rlimit(psutil.RLIMIT_FSIZE)
+
+    def starts() -> int:
+        return len(list(deployment.place.glob("beat.mark.*")))
+
+    supervisor.rlimit(psutil.RLIMIT_FSIZE, (0, most))
+    os.kill(api, signal.SIGUSR1)
+    before = starts()
+    wait_until(lambda: starts() >= before + 2, what="restarts although no log can be written")
+    supervisor.rlimit(psutil.RLIMIT_FSIZE, (most, most))
+    os.kill(api, signal.SIGUSR1)
+
+    log = deployment.place / "api.log"
+    wait_until(lambda: "api speaks" in log.read_text(), what="the log to be written again")
+    assert log.read_text() == "\n(1 writes to this file were lost)\napi speaks\n"
+    deployment.wait_for("All log files are written again.")
+    assert deployment.output.read_text().count("Cannot write") == 1
+    deployment.process.send_signal(signal.SIGTERM)
+    assert deployment.process.wait(30) == 0

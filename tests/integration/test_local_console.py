@@ -123,3 +123,18 @@ def test_a_log_file_is_appended_after_a_restart(tmp_path: Path) -> None:
     assert tail(tmp_path / "api.log", 5) == "yesterday\ntoday"
     assert tail(tmp_path / "api.log", 1) == "today"
     assert tail(tmp_path / "none.log", 1) == ""
+
+
+def test_a_log_file_that_cannot_be_opened_loses_lines_and_says_so_later(tmp_path: Path) -> None:
+    reasons: list[str | None] = []
+    log = LogFile(tmp_path / "logs" / "api.log", report=reasons.append)
+    log.append("lost")
+    log.append("lost too")
+    (tmp_path / "logs").mkdir()
+    log.append("kept")
+    log.close()
+
+    assert reasons == ["No such file or directory", None]
+    assert (tmp_path / "logs" / "api.log").read_text() == (
+        "\n(2 writes to this file were lost)\nkept\n"
+    )

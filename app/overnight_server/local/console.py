@@ -1,8 +1,10 @@
 """The terminal of `overnight up`: messages of the supervisor, prefixed lines of the services."""
 
+import errno
 import os
 import queue
 import threading
+import time
 from typing import TextIO
 
 NAME_WIDTH = 11
@@ -11,6 +13,9 @@ BOLD = 1
 #: Lines kept while the terminal does not accept output (Ctrl-S, a stopped pager).
 BACKLOG = 10_000
 CLOSE_TIMEOUT = 2.0
+#: The errors of a full disk; `overnight up --detach` prints to a file.
+NO_ROOM_PAUSE = 1.0
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class Console:
@@ -64,10 +69,21 @@ class Console:
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
-                self._stream.write(line + "\n")
-                self._stream.flush()
+                while not self._print(line):
+                    time.sleep(NO_ROOM_PAUSE)
             except (OSError, ValueError):
                 return  # the terminal was closed; the log files are still written
+
+    def _print(self, line: str) -> bool:
+        """Print a line; return False if the stream is a file on a full disk."""
+        try:
+            self._stream.write(line + "\n")
+            self._stream.flush()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                return False
+            raise
+        return True
 
 
 def wants_colour(stream: TextIO) -> bool:

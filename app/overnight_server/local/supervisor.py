@@ -9,6 +9,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Self
@@ -52,6 +53,7 @@ class Supervisor:
         self.shows_output = False
         self._services: dict[str, SupervisedService] = {}
         self._files: dict[str, LogFile] = {}
+        self._unwritable: set[Path] = set()
         self._stopping = False
 
     def __enter__(self) -> Self:
@@ -264,8 +266,23 @@ class Supervisor:
 
     def _log_file(self, name: str) -> LogFile:
         if name not in self._files:
-            self._files[name] = LogFile(self.logs / f"{name}.log")
+            path = self.logs / f"{name}.log"
+            self._files[name] = LogFile(path, report=partial(self._report_log, path))
         return self._files[name]
+
+    def _report_log(self, path: Path, problem: str | None) -> None:
+        """Print once that log files cannot be written, and once that all can be written again."""
+        if problem is None:
+            self._unwritable.discard(path)
+            if not self._unwritable:
+                self.console.message("All log files are written again.")
+            return
+        if not self._unwritable:
+            self.console.message(
+                f"Cannot write {path}: {problem}. Log lines are lost until there is room again; "
+                "everything else continues."
+            )
+        self._unwritable.add(path)
 
 
 def is_library_info(line: str) -> bool:
