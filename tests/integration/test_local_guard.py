@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from overnight_server.local.guard_process import descendants
 from overnight_server.local.guarded_program import GuardedProgram, Program
+from overnight_server.process_tree import descendants
 from tests.support.wait import wait_until
 
 # A service that will not end by itself, with a child that has fled into a session of its own.

@@ -17,14 +17,14 @@ import socket
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NoReturn
 
-from overnight_server.local.privileges import (
-    Identity,
+from overnight_server.local.privileges import Identity, switch_to
+from overnight_server.process_tree import (
     become_subreaper,
+    descendants,
+    kill_living,
     signal_on_parent_death,
-    switch_to,
 )
 
 ORDERLY_STOP = 0
@@ -198,9 +198,7 @@ class _Guard:
         self.kill_at = None
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.service, signal.SIGKILL)
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        kill_living(descendants(os.getpid()))
 
     def _reap(self) -> bool:
         """Collect ended children, adopted ones included; return False when no child is left."""
@@ -223,19 +221,3 @@ class _Guard:
             if not self._reap() or time.monotonic() > deadline:
                 return
             time.sleep(0.01)
-
-
-def descendants(ancestor: int) -> list[int]:
-    """Return the pids of all living descendants that the system's process table shows."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            # The name in parentheses may contain anything, so the fields are counted behind it.
-            fields = entry.read_text(errors="replace").rpartition(")")[2].split()
-            children.setdefault(int(fields[1]), []).append(int(entry.parent.name))
-    pids, unvisited = [], [ancestor]
-    while unvisited:
-        below = children.get(unvisited.pop(), [])
-        pids += below
-        unvisited += below
-    return pids

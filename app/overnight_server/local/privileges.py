@@ -14,14 +14,13 @@ from enum import StrEnum
 from pathlib import Path
 
 from overnight_server.local.errors import CannotDropRoot
+from overnight_server.process_tree import prctl
 
 UNPRIVILEGED_USER = "nobody"
 
 # Numbers from the Linux headers (prctl.h, securebits.h, capability.h), which have no Python names.
-PR_SET_PDEATHSIG = 1
 PR_SET_KEEPCAPS = 8
 PR_SET_SECUREBITS = 28
-PR_SET_CHILD_SUBREAPER = 36
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_RAISE = 2
 SECBIT_NO_SETUID_FIXUP = 1 << 2
@@ -108,27 +107,6 @@ def switch_to(identity: Identity) -> None:
     if keep_access:
         _keep_only(CAP_DAC_OVERRIDE)
         prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, CAP_DAC_OVERRIDE)
-
-
-def signal_on_parent_death(signal_number: int) -> None:
-    """Have Linux send this signal when the parent process ends; other systems cannot do this."""
-    if hasattr(ctypes.CDLL(None), "prctl"):
-        prctl(PR_SET_PDEATHSIG, signal_number)
-
-
-def become_subreaper() -> None:
-    """Become the parent of every orphaned descendant, where the system can do this."""
-    if hasattr(ctypes.CDLL(None), "prctl"):
-        prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def prctl(option: int, *arguments: int) -> None:
-    """Call prctl of Linux, for which Python has no function; raise OSError if it fails."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    padded = [*arguments, 0, 0, 0, 0][:4]
-    if libc.prctl(option, *(ctypes.c_ulong(number) for number in padded)) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
 class _Header(ctypes.Structure):
