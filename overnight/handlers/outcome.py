@@ -160,7 +160,9 @@ def _failure(
 
 def _error_class(error: BaseException) -> str:
     error_class = getattr(error, "error_class", None)
-    return error_class if isinstance(error_class, str) and error_class else "error"
+    if isinstance(error_class, str) and error_class:
+        return error_class
+    return "out_of_memory" if isinstance(error, MemoryError) else "error"
 
 
 def _traceback(error: BaseException) -> str:

@@ -44,13 +44,13 @@ def term(injector: FaultInjector, random: Random, step: Step) -> str | None:
 
 
 def kill_main(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Kill only a worker's main process; its children live on for a while."""
+    """Kill only a worker's main process; the guards of its pool end its children."""
     service = _started_service(injector, step.on)
     if service is None or service.process is None:
         return None
     family = _processes(injector.stack.pids(service.name))
     guard, seconds = service.process.guard_pid, random.uniform(1, 4)
-    # The guard process would end the children at once, which few supervisors do.
+    # The supervisor's guard would end the children as well, which few supervisors do.
     suspend([guard])
     injector.stack.expect_end(service.process.pid, signal.SIGKILL)
     with suppress(ProcessLookupError):
@@ -300,9 +300,10 @@ def _started_service(injector: FaultInjector, name: str) -> Service | None:
 
 
 def _child(injector: FaultInjector, random: Random, step: Step) -> int | None:
-    """Choose a process of a worker's pool, preferably one that runs a task."""
+    """Choose a process that runs handlers, preferably one that runs a task now; no guard."""
     service = _started_service(injector, step.on)
-    children = [] if service is None else injector.stack.pids(service.name)[1:]
+    main, *below = (injector.stack.pids(service.name) if service else []) or [0]
+    children = [process.pid for process in _processes(below) if _parent_of(process) != main]
     running_pids = HandlerRecord.read(injector.stack.handler_record).running_pids()
     busy = [child for child in children if child in running_pids]
     return random.choice(busy or children) if children else None
@@ -315,6 +316,14 @@ def _processes(pids: list[int]) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
             processes.append(psutil.Process(pid))
     return processes
+
+
+def _parent_of(process: psutil.Process) -> int:
+    """Return the pid of the parent, 0 if the process has ended."""
+    try:
+        return process.ppid()
+    except psutil.NoSuchProcess:
+        return 0
 
 
 def _alive(processes: list[psutil.Process]) -> list[psutil.Process]:

@@ -27,7 +27,13 @@ from overnight_server.domain.results import (
     WaitingForTasks,
 )
 from overnight_server.domain.retry import Escalation, RetryRules, Strategy
-from overnight_server.domain.verdicts import TaskHistory, Verdict, is_poison, judge
+from overnight_server.domain.verdicts import (
+    MEMORY_EXCEEDED,
+    TaskHistory,
+    Verdict,
+    is_poison,
+    judge,
+)
 
 # Ten seconds after the first run, and no chance about it.
 PLAIN = RetryRules(Strategy.FIXED, jitter=False)
@@ -273,6 +279,22 @@ CASES: dict[str, tuple[TaskHistory, Result, Verdict]] = {
         LAST_OF_THREE,
         Died(),
         Verdict(LifecycleEvent.DEAD_LETTER, "crash", "crash", "the run died under a live worker"),
+    ),
+    "used too much memory": (
+        FIRST_OF_THREE,
+        Died(out_of_memory=True),
+        Verdict(LifecycleEvent.DEAD_LETTER, "out_of_memory", "out_of_memory", MEMORY_EXCEEDED),
+    ),
+    "used too much memory under a policy that retries that": (
+        replace(FIRST_OF_THREE, retry=replace(PLAIN, retry_on=("out_of_memory",))),
+        Died(out_of_memory=True),
+        Verdict(
+            LifecycleEvent.RETRY,
+            "out_of_memory",
+            "out_of_memory",
+            MEMORY_EXCEEDED,
+            wait_seconds=10.0,
+        ),
     ),
     "lost": (
         FIRST_OF_THREE,

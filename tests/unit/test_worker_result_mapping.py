@@ -89,7 +89,7 @@ def test_a_handler_ends_its_task_or_puts_it_off_without_failing(
         (ValueError("wrong"), "error", "ValueError", None, None),
         (SystemExit(3), "error", "SystemExit", None, None),
         (KeyboardInterrupt(), "error", "KeyboardInterrupt", None, None),
-        (MemoryError(), "error", "MemoryError", None, None),
+        (MemoryError(), "out_of_memory", "MemoryError", None, None),
         (HandlerMustStop("for no reason"), "error", "Stopped", None, None),
         (Suspended(["no id"]), "invalid_wait", "Suspended", False, None),
     ],

@@ -20,6 +20,7 @@ from overnight_worker.beat_schedule import BEAT_SCHEDULE
 from overnight_worker.celery_logging import configure_celery_loggers
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.dead_children import DEAD_CHILDREN
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.presence import Presence
 
 
@@ -98,11 +99,12 @@ def on_worker_shutting_down(**_: object) -> None:
 
 @signals.worker_process_init.connect
 def on_child_start(**_: object) -> None:
-    """Prepare a new pool process."""
+    """Prepare a new pool process, and put it under a guard."""
+    CLAIM_REGISTRY.register()
+    POOL_GUARD.split(memory_limit_mb=current().run_memory_mb)
     # Objects from before the fork live on; collecting them again and again would delay runs.
     gc.freeze()
     shutdown.ignore_sigterm()
-    CLAIM_REGISTRY.register()
 
 
 @signals.worker_before_create_process.connect

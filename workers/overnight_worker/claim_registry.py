@@ -31,6 +31,7 @@ MAX_PROCESSES: Final = 256
 # The settings allow no larger bundle.
 _MAX_CLAIMS: Final = 500
 _NO_PROCESS: Final = 0
+NO_FILE: Final = -1
 # Room for the results of one bundle; a result that does not fit is recorded at once.
 _RESULT_BYTES: Final = 256 * 1024
 
@@ -83,6 +84,7 @@ class _ProcessRecord(ctypes.Structure):
     pid: int
     in_handler_until: float
     taken_away: bool
+    memory_exceeded: Any
     count: int
     entries: Any
     result_bytes: int
@@ -91,6 +93,7 @@ class _ProcessRecord(ctypes.Structure):
         ("pid", ctypes.c_int64),
         ("in_handler_until", ctypes.c_double),
         ("taken_away", ctypes.c_bool),
+        ("memory_exceeded", ctypes.c_bool),
         ("count", ctypes.c_int64),
         ("entries", _ClaimEntry * _MAX_CLAIMS),
         ("result_bytes", ctypes.c_int64),
@@ -111,11 +114,13 @@ class OrphanedClaims:
     `claims` are those whose run had begun, `waiting` those whose handler was not called yet, and
     `finished` those whose run had ended, with its result. `in_handler`: a handler was running.
     `taken_away`: the worker itself ended the runs. Neither: the cause is unknown.
+    `out_of_memory`: the guard ended the process of a handler that used more memory than a run may.
     """
 
     claims: Sequence[Claim]
     in_handler: bool = False
     taken_away: bool = False
+    out_of_memory: bool = False
     waiting: Sequence[Claim] = ()
     finished: Sequence[tuple[Claim, Result]] = ()
 
@@ -124,16 +129,38 @@ class ClaimRegistry:
     """One record per pool process; a process that never called `register` has none."""
 
     def __init__(self) -> None:
-        memory = mmap.mmap(-1, ctypes.sizeof(_ProcessRecord) * MAX_PROCESSES)
-        self._records = (_ProcessRecord * MAX_PROCESSES).from_buffer(memory)
+        size = ctypes.sizeof(_ProcessRecord) * MAX_PROCESSES
+        self._file = NO_FILE
+        if hasattr(os, "memfd_create"):
+            # A file in memory, because the guard of a process is another program.
+            self._file = os.memfd_create("overnight-claims")
+            os.ftruncate(self._file, size)
+        self._records = (_ProcessRecord * MAX_PROCESSES).from_buffer(mmap.mmap(self._file, size))
         self._current: _ProcessRecord | None = None
+        self._index = 0
+
+    def __del__(self) -> None:
+        if self._file != NO_FILE:
+            os.close(self._file)
 
     def register(self) -> None:
         """Take the record of this process; a process beyond the last record goes without."""
         index = getattr(current_process(), "index", 0)
         if index < MAX_PROCESSES:
-            self._current = self._records[index]
+            self._index, self._current = index, self._records[index]
+            self._current.memory_exceeded = False
             self._current.pid = os.getpid()
+
+    def memory_excess_place(self) -> tuple[int, int]:
+        """Return the file and the offset of the byte that the guard of this process sets to 1.
+
+        It does so before it ends a process that uses too much memory. The file is NO_FILE if this
+        process has no record.
+        """
+        if self._current is None:
+            return NO_FILE, 0
+        offset = self._index * ctypes.sizeof(_ProcessRecord)
+        return self._file, offset + int(_ProcessRecord.memory_exceeded.offset)
 
     def set_claims(self, claims: Sequence[Claim]) -> None:
         """Replace the claims of this process."""
@@ -187,6 +214,14 @@ class ClaimRegistry:
             self._current.taken_away = taken_away
             self._current.in_handler_until = 0.0
 
+    @property
+    def has_dead_process(self) -> bool:
+        """Whether a process that registered is gone and its claims are not collected yet."""
+        return any(
+            record.pid != _NO_PROCESS and not psutil.pid_exists(record.pid)
+            for record in self._records
+        )
+
     def collect_orphaned_claims(self) -> list[OrphanedClaims]:
         """Clear the records of processes that are gone; return the claims they held."""
         orphaned = []
@@ -214,10 +249,12 @@ def _read(record: _ProcessRecord) -> OrphanedClaims:
             waiting.append(entry.read())
         else:
             begun.append(entry.read())
+    in_handler = time.monotonic() < record.in_handler_until
     return OrphanedClaims(
         begun,
-        in_handler=time.monotonic() < record.in_handler_until,
+        in_handler=in_handler,
         taken_away=record.taken_away,
+        out_of_memory=in_handler and record.memory_exceeded,
         waiting=tuple(waiting),
         finished=tuple(finished),
     )

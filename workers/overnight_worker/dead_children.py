@@ -1,7 +1,7 @@
 """Settles the claims of pool processes that died, without waiting for their leases to end."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -22,6 +22,7 @@ from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.claim_registry import CLAIM_REGISTRY, ClaimRegistry, OrphanedClaims
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.one_shot_connection import with_connection
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 
 # The main loop stands still during each try, so the pause between tries grows.
@@ -51,14 +52,23 @@ class UnsettledDeath:
 
 
 class DeadChildren:
-    """The deaths in one pool, kept in its main process until their claims are settled."""
+    """The deaths in one pool, kept in its main process until their claims are settled.
 
-    def __init__(self, registry: ClaimRegistry) -> None:
+    `end_programs` ends what a dead process left behind; nobody gets a claim before that.
+    """
+
+    def __init__(
+        self, registry: ClaimRegistry, end_programs: Callable[[], None] = lambda: None
+    ) -> None:
         self._registry = registry
+        self._end_programs = end_programs
         self._unsettled: list[UnsettledDeath] = []
 
     def collect(self) -> None:
         """Take over the claims of dead processes, before new processes reuse their records."""
+        if not self._registry.has_dead_process:
+            return
+        self._end_programs()
         now = time.monotonic()
         self._unsettled += [
             UnsettledDeath(orphaned, died_at=now)
@@ -94,6 +104,7 @@ class DeadChildren:
                 orphaned.claims,
                 handling=orphaned.in_handler,
                 taken_away=taken_away,
+                out_of_memory=orphaned.out_of_memory,
                 dead_for=timedelta(seconds=time.monotonic() - death.died_at),
             )
         except SQLAlchemyError as error:
@@ -110,4 +121,4 @@ def _record_finished(db: Db, finished: Sequence[tuple[Claim, Result]], lease: ti
             settle(db, read_claim(db, claim, lease).run, result, agent=WORKER_ID)
 
 
-DEAD_CHILDREN: Final = DeadChildren(CLAIM_REGISTRY)
+DEAD_CHILDREN: Final = DeadChildren(CLAIM_REGISTRY, POOL_GUARD.end_adopted)

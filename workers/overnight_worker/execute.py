@@ -22,6 +22,7 @@ from overnight_worker.force_stop import ActiveRun
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.lease import Lease
 from overnight_worker.message import read_claims
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by
 from overnight_worker.resources import WorkerResources, worker_resources
 from overnight_worker.result_mapping import missing_handler_result, result_of, stopped_result
@@ -150,6 +151,8 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
     started_at = time.monotonic()
     fault("execute.before_handler")
     output, raised = call_handler(handler, active.context)
+    # Before the result is recorded: that frees the task's locks and lets others start.
+    POOL_GUARD.end_programs_of_run()
     fault("execute.after_handler")
     ran_seconds = time.monotonic() - started_at
     reason = active.stop_policy.reason

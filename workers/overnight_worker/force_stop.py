@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 from threading import Thread
 from typing import Final, NoReturn
 
-import psutil
-
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.result_mapping import stopped_result
 from overnight_worker.runners.python import RunContext
 from overnight_worker.stop_policy import StopPolicy, StopReason
@@ -77,7 +76,7 @@ def end_by_force(
     CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY or is_outage)
     emit(LogEvent.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
     fault("lease.before_force")
-    _kill_child_processes()
+    POOL_GUARD.end_programs()
     recording = Thread(target=_record_end, args=(active, reason, on_settled), daemon=True)
     recording.start()
     recording.join(FINAL_RECORD_SECONDS)
@@ -94,15 +93,6 @@ def _record_end(active: ActiveRun, reason: StopReason, on_settled: Callable[[], 
     if result is not None:
         CLAIM_REGISTRY.set_claims([])  # the main process has nothing left to settle
     on_settled()
-
-
-def _kill_child_processes() -> None:
-    """Kill the programs the run started, which would otherwise outlive it."""
-    for process in psutil.Process().children(recursive=True):
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
 
 
 class ProcessWatchdog:

@@ -6,6 +6,7 @@ Everything here happens in the main process, on its own timer: it forks, so it m
 from datetime import timedelta
 from typing import Any, Final, TypeAlias
 
+from billiard.compat import mem_rss
 from celery.bootsteps import StartStopStep
 
 from overnight.handlers.registry import capabilities_offered, registered
@@ -19,6 +20,7 @@ from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
 from overnight_worker.one_shot_connection import with_connection
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.resources import NoDatabase, database_url
 
 # Celery's worker, whose parts are set as it starts.
@@ -29,6 +31,24 @@ BEATS_PER_LIVENESS: Final = 3
 # Celery checks for dead children only every five seconds.
 POOL_CHECK_SECONDS: Final = 0.5
 DRAINING: Final = "draining"
+
+
+class HandlersTooLarge(Exception):
+    """The modules of the handlers alone use the memory after which a child is replaced."""
+
+    def __init__(self, used_mb: int, limit_mb: int) -> None:
+        super().__init__(
+            f"with its handlers imported, the worker uses {used_mb} MB of memory, so every child "
+            f"would be replaced after each message; set OVERNIGHT_MAX_MEMORY_PER_CHILD_MB above "
+            f"{used_mb} (it is {limit_mb})"
+        )
+
+
+def check_memory(settings: Settings) -> None:
+    """Raise HandlersTooLarge if a new child would have reached its memory limit already."""
+    used_mb = mem_rss() // 1024
+    if used_mb >= settings.max_memory_per_child_mb:
+        raise HandlersTooLarge(used_mb, settings.max_memory_per_child_mb)
 
 
 def agent_card(settings: Settings, *, slots: int) -> WorkerCard:
@@ -62,8 +82,10 @@ class Presence(StartStopStep):
         try:
             database_url(self._settings)
             load_handlers(self._settings.handlers, demo=self._settings.demo_handlers)
-        except (NoDatabase, HandlersNotLoaded) as error:
+            check_memory(self._settings)
+        except (NoDatabase, HandlersNotLoaded, HandlersTooLarge) as error:
             raise SystemExit(f"overnight worker: {error}") from error
+        POOL_GUARD.prepare()
         self._card = agent_card(self._settings, slots=parent.concurrency)
 
     def start(self, parent: CeleryWorker) -> None:

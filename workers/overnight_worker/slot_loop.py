@@ -17,6 +17,7 @@ from datetime import timedelta
 from typing import Self
 from uuid import UUID, uuid4
 
+from billiard.compat import mem_rss
 from sqlalchemy import Connection
 
 from overnight_server.domain.claims import Run
@@ -57,6 +58,7 @@ class SlotLoop:
         # after much work, later if the slot mostly listened.
         self._continue_until = time.monotonic() + resources.settings.refill_seconds
         self._listen_until = max(self._continue_until, time.monotonic() + LISTEN_SECONDS)
+        self._memory_limit_kb = resources.settings.max_memory_per_child_mb * 1024
         self._bundle = uuid4()
         self._next = StartedRuns()
         self._committed = False
@@ -72,7 +74,13 @@ class SlotLoop:
 
     @property
     def _may_continue(self) -> bool:
-        return time.monotonic() < self._continue_until and not SHUTDOWN_FLAG.is_set
+        return (
+            time.monotonic() < self._continue_until
+            and not SHUTDOWN_FLAG.is_set
+            # Celery replaces a process that has used too much memory, once it gets it back; it
+            # looks at the same number, the largest amount so far.
+            and mem_rss() <= self._memory_limit_kb
+        )
 
     def claim(self, tx: Connection) -> None:
         """Claim and start the next runs in the transaction that records the last ones."""

@@ -109,6 +109,8 @@ def _worker(settings: Settings) -> dict[str, object]:
         "worker_disable_prefetch": True,
         "worker_eta_task_limit": 10,
         "worker_max_tasks_per_child": settings.max_tasks_per_child,
+        # In KB, and of the largest memory that the child has used.
+        "worker_max_memory_per_child": settings.max_memory_per_child_mb * 1024,
         "worker_proc_alive_timeout": 30,
         # A forced end of a run ends its child; the slot should be free at once.
         "worker_lost_wait": 1.0,

@@ -118,9 +118,13 @@ class Expired(RunEnd):
 
 @dataclass(frozen=True)
 class Died(RunEnd):
-    """The process of the run died while its worker is alive; `in_bundle`: with other tasks."""
+    """The process of the run died while its worker is alive; `in_bundle`: with other tasks.
+
+    `out_of_memory`: the worker ended the process, because it used more memory than a run may.
+    """
 
     in_bundle: bool = False
+    out_of_memory: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ from overnight_server.domain.retry import Escalation, RetryRules, delay_seconds
 
 CRASH = "crash"
 WORKER_LOST = "worker_lost"
+OUT_OF_MEMORY = "out_of_memory"
+MEMORY_EXCEEDED = "the run used more memory than its worker allows (OVERNIGHT_RUN_MEMORY_MB)"
 # Outcomes that say nothing about the task itself, so they never count towards poison.
 RELEASED = "released"
 BLAMELESS = frozenset(
@@ -122,6 +124,15 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
                 spent=False,
                 billed=False,
                 run_alone=True,
+            )
+        case Died(out_of_memory=True):
+            return _after_failure(
+                history,
+                outcome=OUT_OF_MEMORY,
+                reason=OUT_OF_MEMORY,
+                message=MEMORY_EXCEEDED,
+                retryable=history.retry.wants(OUT_OF_MEMORY),
+                wait=_retry_wait(history, None, chance),
             )
         case Died():
             return _after_crash(history, CRASH, "the run died under a live worker", chance)

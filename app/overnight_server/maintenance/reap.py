@@ -71,6 +71,7 @@ def settle_runs_of_dead_process(
     *,
     handling: bool,
     taken_away: bool = False,
+    out_of_memory: bool = False,
     dead_for: timedelta = timedelta(),
 ) -> int:
     """Settle the runs of a process of a live worker that died `dead_for` ago.
@@ -78,12 +79,14 @@ def settle_runs_of_dead_process(
     Return the number of runs that were still held.
     With `handling`, the handler was running when the process died: that is a crash of the run.
     With `taken_away`, the worker ended the process on purpose, and the run is given back.
+    With `out_of_memory`, the worker ended it because the run used too much memory.
     """
     params = {
         "tasks": [claim.task_id for claim in claims],
         "tokens": [claim.token for claim in claims],
         "handling": handling,
         "taken_away": taken_away,
+        "out_of_memory": out_of_memory,
         "dead_seconds": dead_for.total_seconds(),
         "limit": BATCH,
     }
@@ -199,7 +202,9 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         return Interrupted(ENDED_BY_FORCE, ran_seconds=ran_seconds)
     in_bundle = row["bundle"] is not None
     if row["died"]:
-        return Died(in_bundle=in_bundle, ran_seconds=ran_seconds)
+        return Died(
+            in_bundle=in_bundle, out_of_memory=row["out_of_memory"], ran_seconds=ran_seconds
+        )
     return Lost(in_bundle=in_bundle, ran_seconds=ran_seconds)
 
 

@@ -292,6 +292,16 @@ class Settings(BaseModel):
         description="The number of messages after which a worker replaces a child process. While "
         "it is replaced, its slot is empty for about a second.",
     )
+    max_memory_per_child_mb: Annotated[int, NumberRange(64, 1_000_000)] = Field(
+        default=1024,
+        description="The memory, in MB, after whose use a worker replaces a child process when "
+        "its run has ended. The modules of the handlers alone must take less.",
+    )
+    run_memory_mb: Annotated[int, NumberRange(0, 1_000_000)] = Field(
+        default=4096,
+        description="The memory, in MB, that a run and the programs it started may use together. "
+        "A run that uses more is ended as `out_of_memory`; 0 means no limit.",
+    )
 
     poll_interval: Annotated[Seconds, duration(1, 30)] = Field(
         default=5, description="How often the dispatcher looks for tasks when no wake-up arrives."
@@ -534,6 +544,17 @@ class Settings(BaseModel):
                 f"{env_of('lease_seconds')}={lease:g}: "
                 "three heartbeats must fit into one lease "
                 f"(heartbeat at most {lease / 3:.4g}, or lease at least {interval * 3:g})"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_memory(self) -> "Settings":
+        child, run = self.max_memory_per_child_mb, self.run_memory_mb
+        if 0 < run < child:
+            raise ValueError(
+                f"{env_of('max_memory_per_child_mb')}={child} and {env_of('run_memory_mb')}={run}: "
+                "a child process must be replaced before its memory exceeds what a run may use "
+                f"(child at most {run}, or run at least {child})"
             )
         return self
 

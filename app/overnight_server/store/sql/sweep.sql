@@ -20,6 +20,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
                   AND g.status <> 'offline'
                   AND g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds)) AS died,
        false AS taken_away,
+       false AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
  CROSS JOIN LATERAL (SELECT greatest(t.started_at, t.heartbeat_at) AS until) alive
@@ -40,6 +41,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        extract(epoch FROM clock() - t.started_at)::float8 AS alive_seconds,
        true AS died,
        false AS taken_away,
+       false AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
  WHERE t.state IN ('running', 'validating')
@@ -61,6 +63,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        extract(epoch FROM alive.until - t.started_at)::float8 AS alive_seconds,
        CAST(:handling AS boolean) AND t.expires_at > death.at AS died,
        CAST(:taken_away AS boolean) AS taken_away,
+       CAST(:out_of_memory AS boolean) AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
  CROSS JOIN (SELECT clock() - make_interval(secs => :dead_seconds) AS at) death
