@@ -16,7 +16,7 @@ from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import list_tasks
 from overnight_server.intake.submit import submit
-from overnight_server.maintenance.audit_lanes import audit
+from overnight_server.maintenance.audit import audit
 from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.outcome.settle import release
 

@@ -24,6 +24,7 @@ OvernightError                 base of all errors
 │   ├── PoolNotFound           no such worker pool
 │   ├── WorkerNotFound         no such worker, or the name matches several
 │   ├── InboxRowNotFound       no such inbox row that can be retried or dropped
+│   ├── FindingNotFound        no such open finding of the audit
 │   ├── TaskAlreadyCompleted   the task has ended and cannot be cancelled
 │   ├── DagAlreadyFinished     the graph has ended and cannot be cancelled
 │   ├── BulkAlreadyFinished    the bulk operation has ended and cannot be cancelled
@@ -332,6 +333,16 @@ class InboxRowNotFound(Refused):
 
     def __init__(self, row_id: int | str, legal: str) -> None:
         super().__init__(f"the inbox has no row {row_id} that {legal}", row_id=row_id)
+
+
+class FindingNotFound(Refused):
+    """No such finding of the audit, or it is not open."""
+
+    code = "FINDING_NOT_FOUND"
+    status = 404
+
+    def __init__(self, finding_id: int | str) -> None:
+        super().__init__(f"the audit has no open finding {finding_id}", finding_id=finding_id)
 
 
 class TaskAlreadyCompleted(Refused):

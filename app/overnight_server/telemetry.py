@@ -190,18 +190,18 @@ class LogEvent(Enum):
         "user_id zone",
         "A user's time zone is unknown on this machine; the night window stays closed.",
     )
-    LANE_DRIFT = (
+    AUDIT_FINDING = (
         ERROR,
-        "user_id column stored counted",
-        "A lane's counter differed from the task rows and was repaired; please report this bug.",
-    )
-    DEPTH_DRIFT = (
-        ERROR,
-        "tasks",
+        "rule subject user_id repaired detail",
         (
-            "The depth of the whole queue was wrong by `tasks` and was repaired; please report this"
-            " bug."
+            "Rows contradict each other, which no correct history allows; logged once."
+            " `repaired=true`: they were corrected. Otherwise see `overnight audit findings`."
         ),
+    )
+    AUDIT_FINDING_GONE = (
+        INFO,
+        "rule subject",
+        "A finding of the audit that was open is gone: the rows agree again.",
     )
     USER_STARVING = (
         ERROR,

@@ -20,11 +20,14 @@ from overnight.models.account import (
 )
 from overnight.models.admin import (
     AuditEntry,
+    AuditFinding,
     BudgetChanged,
     BudgetSet,
     DeadLetterResolution,
     DrainState,
     Fairness,
+    FindingAcceptance,
+    FindingAccepted,
     HoursAdjustment,
     InboxResolved,
     InboxRow,
@@ -156,6 +159,22 @@ class Admin(Group[D]):
         """Return what people did, newest first."""
         after = None if since is None else since.isoformat()
         return read_list(AuditEntry, path("admin", "audit"), user=user, since=after, limit=limit)
+
+    @operation
+    def findings(
+        self, *, everything: bool = False, limit: int | None = None
+    ) -> Call[list[AuditFinding]]:
+        """Return the open findings of the audit, newest first; with `everything`, all of them."""
+        flag = "true" if everything else None
+        where = path("admin", "audit", "findings")
+        return read_list(AuditFinding, where, everything=flag, limit=limit)
+
+    @operation
+    def accept_finding(self, finding_id: int, *, note: str = "") -> Call[FindingAccepted]:
+        """Let a finding of the audit be; it is not reported again."""
+        body = validate(FindingAcceptance, {"note": note})
+        where = path("admin", "audit", "findings", str(finding_id), "accept")
+        return send(FindingAccepted, "POST", where, body)
 
     @iteration
     def tasks(

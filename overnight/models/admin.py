@@ -154,6 +154,43 @@ class AuditEntry(ResponseModel):
     detail: dict[str, Any] = Field(description="Changed fields, each with old and new value.")
 
 
+class AuditFinding(ResponseModel):
+    """Rows that contradict each other, as the audit found them."""
+
+    id: int = Field(description="Number of the finding; numbers grow.")
+    rule: str = Field(description="Name of the rule that is broken.")
+    problem: str = Field(description="How the rule is broken, as a sentence.")
+    advice: str = Field(description="What a person does about it.")
+    subject: str = Field(description="The user, pool, graph, task or bulk operation it is about.")
+    user: str | None = Field(None, description="The user it concerns, if any.")
+    detail: dict[str, Any] = Field(description="The values that contradict each other.")
+    status: Literal["open", "accepted", "repaired", "gone"] = Field(
+        description="open: needs a person; accepted: a person lets it be; repaired: by the audit;"
+        " gone: the rows agree again."
+    )
+    found_at: datetime = Field(description="When it was found.")
+    checked_at: datetime = Field(description="When it was last seen.")
+    ended_at: datetime | None = Field(None, description="When it was repaired or gone.")
+    accepted_by: str | None = Field(None, description="Who accepted it, if somebody did.")
+    note: str | None = Field(None, description="Why it was accepted.")
+
+
+class FindingAcceptance(RequestModel):
+    """Why a finding of the audit is accepted."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"note": "rows deleted by hand on Monday"}]}
+    )
+
+    note: Note = Field("", description="Reason; kept with the finding.")
+
+
+class FindingAccepted(ResponseModel):
+    """A finding that was accepted and is not reported again."""
+
+    id: int = Field(description="Number of the finding.")
+
+
 class UserDeadLetter(DeadLetter):
     """A dead letter and its owner."""
 

@@ -133,7 +133,7 @@ def _check(
     report.add(findings)
     for text, count in errors.most_common(8):
         report.notes.append(f"postgres: {count} times {text}")
-    report.add(logs.drift(stack))
+    report.add(logs.of_audit(stack))
     findings, events = logs.of_deployment(stack, quiet_since if drained else None)
     report.add(findings)
     for text, count in events.most_common(40):

@@ -115,7 +115,7 @@ MUTANTS: Final = (
             f"{TESTS}/test_submit.py"
             "::test_eight_submits_at_once_get_only_the_five_places_there_are": "assert 8 == 5",
         },
-        chaos=["I12"],
+        chaos=["unmet_counts", "edges"],
         bias="kin",
     ),
     Mutant(
@@ -137,8 +137,8 @@ MUTANTS: Final = (
             "CONSTRAINT usage_ledger_once UNIQUE (task_id, epoch, period_started_at, kind)",
             "CONSTRAINT usage_ledger_once UNIQUE (id)",
         ),
-        {f"{TESTS}/test_ledger_key.py::test_a_run_recorded_twice_is_charged_once": "I08"},
-        chaos=["I08"],
+        {f"{TESTS}/test_ledger_key.py::test_a_run_recorded_twice_is_charged_once": "charges"},
+        chaos=["charges"],
         also_without={"the fence": FENCE, "the worker's own clock": OWN_CLOCK},
     ),
     Mutant(

@@ -22,7 +22,7 @@ from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.gate.claim import claim
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from overnight_server.maintenance.audit_lanes import audit, audit_all
+from overnight_server.maintenance.audit import PassBounds, audit, audit_all
 from overnight_server.maintenance.promote import promote
 from overnight_server.outcome.presence import WorkerCard, join
 from overnight_server.outcome.settle import release, settle
@@ -55,7 +55,8 @@ def test_a_lane_with_wrong_counters_is_repaired_and_reported(
 
     assert repaired == 1
     assert deployment.lane(user) == before
-    assert "lane_drift" in caplog.text
+    assert "audit_finding rule=lane_counters" in caplog.text
+    assert "repaired=true" in caplog.text
     assert str(user) in caplog.text
     assert str(bystander) not in caplog.text
 
@@ -104,12 +105,12 @@ def test_a_pass_checks_a_part_of_the_lanes_and_the_next_one_continues(
         return [user for user in users if deployment.lane(user)["waiting"] == 0]
 
     for count in (1, 2, 3):
-        assert audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1) == 1
+        assert audit(deployment.dispatcher, PassBounds(0, rows=1)) == 1
         assert checked() == users[:count]
-    assert audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1) == 0
+    assert audit(deployment.dispatcher, PassBounds(0, rows=1)) == 0
 
     deployment.run("UPDATE lanes SET waiting = 5")
-    assert audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1) == 1
+    assert audit(deployment.dispatcher, PassBounds(0, rows=1)) == 1
     assert checked() == users[:1]
 
 
@@ -118,7 +119,7 @@ def test_a_full_audit_checks_all_lanes_wherever_the_last_pass_stopped(
 ) -> None:
     for _ in range(3):
         deployment.user()
-    audit(deployment.dispatcher, pass_seconds=0, lanes_per_slice=1)
+    audit(deployment.dispatcher, PassBounds(0, rows=1))
     deployment.run("UPDATE lanes SET waiting = 5")
 
     assert audit_all(deployment.dispatcher) == 3
@@ -152,7 +153,9 @@ def test_a_wrong_depth_of_the_queue_is_repaired_and_reported(
     with caplog.at_level(logging.ERROR):
         audit(deployment.dispatcher)
 
-    assert f"depth_drift tasks=-{wrong}" in caplog.text
+    assert "audit_finding rule=queue_depth" in caplog.text
+    [finding] = deployment.rows("SELECT * FROM audit_findings WHERE check_name = 'queue_depth'")
+    assert (finding["detail"], finding["status"]) == ({"correction": -wrong}, "repaired")
     assert deployment.rows(WRONG_DEPTH) == []
 
 

@@ -27,5 +27,5 @@ def test_a_run_recorded_twice_is_charged_once(deployment: Deployment) -> None:
     with suppress(IntegrityError):
         deployment.settle(run, Interrupted())
 
-    broken = violations(deployment.owner, codes={"I08"})
+    broken = violations(deployment.owner, codes={"charges"})
     assert not broken, describe_violations(broken)

@@ -4,6 +4,7 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from redis import Redis
@@ -67,6 +68,7 @@ def test_without_a_running_stack_each_failed_check_names_overnight_up(home: Home
         "workers",
         "handlers",
         "beat",
+        "audit",
         "flower",
     }
     assert all("overnight up" in checks[name].advice for name in failed(checks))
@@ -102,6 +104,24 @@ def test_a_migrated_database_with_a_live_worker_and_beat_passes_its_checks(
     )
 
     assert failed(results(chosen)) == {"dispatcher"}
+
+    finding = {
+        "check_name": "events",
+        "subject": str(uuid4()),
+        "user_id": None,
+        "detail": "{}",
+        "repaired": False,
+        "max_open": 1,
+    }
+    finding_id = db.atomically(
+        lambda tx: tx.execute(statement("record_finding"), finding).scalar_one()
+    )
+    audit = results(chosen)["audit"]
+    assert (audit.ok, audit.detail) == (False, "1 open findings: rows contradict each other")
+    assert audit.advice == "see `overnight audit findings`"
+    gone = {"finding_id": finding_id, "gone": True}
+    db.atomically(lambda tx: tx.execute(statement("update_finding"), gone))
+    assert results(chosen)["audit"].ok
 
     db.atomically(lambda tx: tx.execute(update(AgentRow).values(status="draining")))
     workers = results(chosen)["workers"]

@@ -15,6 +15,7 @@ from overnight_server.domain.ids import parse_task
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import ClaimSettings, claim
 from overnight_server.insight.budgets import list_approvals
+from overnight_server.maintenance.audit_checks import AREAS
 from overnight_server.outcome.presence import join, leave
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start_all
@@ -84,10 +85,15 @@ def test_operations_of_every_kind_at_once_leave_no_deadlock_and_no_task_behind(
 
     assert deployment.one(DEADLOCKS)["n"] == 0
     assert watch.out_of_order == set()
+    # The callers ran the audit among their operations; a busy deployment is no finding.
+    ended = "SELECT area FROM audit_positions WHERE round_ended_at IS NOT NULL"
+    assert len(deployment.rows(ended)) == len(AREAS)
+    assert deployment.rows("SELECT * FROM audit_findings") == []
     finish(deployment, shared)
     assert deployment.rows(REMAINING) == []
     broken = violations(deployment.owner, drained=True)
     assert not broken, describe_violations(broken)
+    assert deployment.rows("SELECT * FROM audit_findings") == []
     names = {operation.__name__ for operation in Caller(database_url, shared, 0).operations}
     assert set(shared.done) == names
 

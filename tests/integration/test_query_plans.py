@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -12,6 +13,7 @@ from sqlalchemy import Connection, text
 from overnight.models.enums import PlanTier
 from overnight_server.domain.lifecycle import ACTIVE, ALIASES, FINAL, WAITING, State, legal_moves
 from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.maintenance.audit_checks import AREAS
 from overnight_server.store import statements
 from overnight_server.store.db import Db
 from overnight_server.store.statements import PREPARED, number_placeholders, sources, statement
@@ -105,6 +107,9 @@ BLOCKED_QUEUE = f"""
 # The tables that only grow.
 HISTORY = {"tasks", "attempts", "task_edges", "events", "usage_ledger"}
 
+# Statements of the audit about few rows.
+NO_SLICE = {"audit_position", "audit_pool_pauses"}
+
 
 @pytest.fixture(scope="module")
 def filled(postgres: EmbeddedPostgres, template: str) -> Iterator[Db]:
@@ -146,7 +151,16 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("lock_lanes", {"lanes_pkey"}),
         ("lock_lanes_in_fair_order", {"lanes_pick"}),
         ("has_more_lanes", {"lanes_pick"}),
-        ("compare_lanes", {"lanes_pkey", "tasks_open", "usage_ledger_user_period"}),
+        ("audit_lane_counters", {"lanes_pkey", "tasks_open", "usage_ledger_user_period"}),
+        ("audit_lane_limits", {"lanes_pkey", "users_pkey"}),
+        ("audit_leaked_locks", {"held_locks_pkey", "tasks_user_recent"}),
+        ("audit_graph_counters", {"dags_pkey", "tasks_dag"}),
+        ("audit_edges_of_graphs", {"dags_pkey", "tasks_dag", "task_edges_child"}),
+        ("audit_claims", {"tasks_pkey", "attempts_pkey"}),
+        ("audit_edges", {"task_edges_child", "tasks_pkey", "events_pkey"}),
+        ("audit_events", {"events_pkey", "tasks_pkey"}),
+        ("audit_dead_letters", {"tasks_pkey", "dead_letters_task", "events_pkey"}),
+        ("audit_charges", {"attempts_pkey", "usage_ledger_once"}),
         ("lock_due_lanes", {"lanes_due"}),
         ("start_billing_cycles", {"usage_ledger_user_period"}),
         (
@@ -340,6 +354,17 @@ def test_a_list_by_graph_or_by_end_reads_an_index_of_its_own(
     assert index in {node.get("Index Name") for node in nodes}
 
 
+@pytest.mark.parametrize(
+    "name", sorted(name for name in sources() if name.startswith("audit_") and name not in NO_SLICE)
+)
+def test_a_check_of_the_audit_reads_no_more_than_its_slice(filled: Db, name: str) -> None:
+    scanned = {
+        node["Relation Name"] for node in _plan(filled, name) if node["Node Type"] == "Seq Scan"
+    }
+
+    assert not scanned & (HISTORY | {"lanes", "users", "dags", "spending", "dead_letters"})
+
+
 @pytest.mark.parametrize("name", sorted(sources()))
 def test_every_statement_is_valid_sql(filled: Db, name: str) -> None:
     """Postgres accepts every statement, and this test has a value for each parameter."""
@@ -406,7 +431,13 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("max_age", "look", "slots_max", "max_waiting"), 10),
         **dict.fromkeys(("starving_after", "seconds", "worker_seconds", "pull_agent_seconds"), 900),
         "lanes": 10,
-        **dict.fromkeys(("first", "position"), one.user_id),
+        **dict.fromkeys(("first", "last", "next_id"), one.user_id),
+        **dict.fromkeys(("max_rows", "max_weight", "max_open", "areas", "finding_id"), 10),
+        **dict.fromkeys(("area", "check_name"), "tasks"),
+        **dict.fromkeys(("repaired", "gone", "round_ended"), False),
+        "subjects": ["a word"],
+        "detail": "{}",
+        "older_than": timedelta(days=1),
         "passed_over": list(users),
         **dict.fromkeys(("bundle_seconds", "bundle_max", "messages", "free"), 10),
         "user_id": one.user_id,
@@ -537,13 +568,14 @@ def _cte(statement: str, name: str) -> str:
 
 
 def test_every_statement_is_used_and_every_used_one_exists() -> None:
-    pattern = re.compile(r'(?:statement|Call)\(\s*"(\w+)"')
+    pattern = re.compile(r'(?:statement|Call|rows_of)\(\s*"(\w+)"')
     used_names = {
         name for path, _ in modules("app", "workers") for name in pattern.findall(read(path))
     }
     passed_on_by_the_reaper = {"expired_claims", "overdue_runs", "runs_of_dead_workers"}
+    slices = {area.slice for area in AREAS}
 
-    assert used_names | passed_on_by_the_reaper == set(sources())
+    assert used_names | passed_on_by_the_reaper | slices == set(sources())
 
 
 def test_no_statement_names_an_unknown_state() -> None:

@@ -31,13 +31,13 @@ from overnight_server.domain.results import (
 )
 from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.intake.new_graph import NewTask
-from overnight_server.maintenance.audit_lanes import audit
+from overnight_server.maintenance.audit import audit
 from tests.support.deployment import Deployment
 from tests.support.model_comparison import ALL_SLOTS, QUICK, SECOND, ModelComparison
 from tests.support.stopped_clock import prepare
 
 # Checked after every step because they are quick; the rest is checked at the end of a sequence.
-EVERY_STEP = frozenset({"H01", "H02", "I09"})
+EVERY_STEP = frozenset({"lane_counters", "lane_limits", "graph_counters", "claims"})
 
 PLANS = (
     (PlanTier.FREE, PlanLimits(1, 30, 10)),

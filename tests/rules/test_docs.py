@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from overnight_server.domain.audit_rules import AUDIT_RULES
 from overnight_server.maintenance.sweeps import SWEEPS
 from overnight_server.settings import Settings
 from tests.rules.sources import ROOT, as_lines, files, modules, read
@@ -109,6 +110,17 @@ def test_every_setting_a_page_names_exists() -> None:
     ]
 
     assert not unknown, as_lines(unknown)
+
+
+def test_the_page_of_the_audit_says_what_to_do_for_each_rule() -> None:
+    page = read(Path("docs/operations/audit.md"))
+    missing = [
+        name
+        for name, rule in AUDIT_RULES.items()
+        if f"| `{name}` | {rule.kind} | {rule.problem} | {rule.advice} |" not in page
+    ]
+
+    assert not missing, as_lines(missing)
 
 
 def test_the_architecture_has_a_paragraph_for_each_folder() -> None:

@@ -76,9 +76,9 @@ def test_failures_are_read_from_the_output_of_pytest() -> None:
 @pytest.mark.parametrize(
     ("failed", "caught"),
     [
-        ({TEST: "AssertionError: I08, an attempt that ran"}, True),
+        ({TEST: "AssertionError: charges, a run was charged"}, True),
         ({TEST: "OperationalError: server closed the connection"}, False),
-        ({"tests/integration/test_start.py::test_another": "I08"}, False),
+        ({"tests/integration/test_start.py::test_another": "charges"}, False),
         ({}, False),
     ],
     ids=["for its reason", "for another reason", "another test", "green"],
@@ -92,9 +92,12 @@ def test_only_the_named_test_with_its_message_catches_a_mutant(
 @pytest.mark.parametrize(
     ("failed", "caught"),
     [
-        ({"not drained within 45 s": "12 tasks", "invariants": "I04, …\nI08, …"}, True),
+        (
+            {"not drained within 45 s": "12 tasks", "invariants": "attempt_numbers, …\ncharges, …"},
+            True,
+        ),
         ({"not drained within 45 s": "12 tasks"}, False),
-        ({"invariants": "I04, …"}, False),
+        ({"invariants": "attempt_numbers, …"}, False),
         ({}, False),
     ],
     ids=["a used finding", "too slow", "another finding", "green"],
@@ -107,13 +110,15 @@ def test_only_a_named_finding_of_chaos_catches_a_mutant(
 
 def test_the_table_lists_the_failures_of_each_mutant() -> None:
     results = [
-        judge_tests(LEDGER, {TEST: "I08, charged twice"}),
+        judge_tests(LEDGER, {TEST: "charges, charged twice"}),
         judge_chaos(LEDGER, {"not drained within 45 s": "12 tasks"}),
     ]
 
     _, first, second = table(results).splitlines()
 
     assert first.startswith("the ledger's key ")
-    assert first.endswith("caught  test_a_run_recorded_twice_is_charged_once: I08, charged twice")
+    assert first.endswith(
+        "caught  test_a_run_recorded_twice_is_charged_once: charges, charged twice"
+    )
     assert second.startswith("the ledger's key, the fence, the worker's own clock  chaos")
     assert "MISSED" in second

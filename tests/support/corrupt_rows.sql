@@ -1,13 +1,13 @@
--- Statements that each violate one invariant in a correct history, under the code of the invariant that
--- must report it. The parameters done, bundled, lost, dead, revived, handed_back, child, running, blocked
+-- Statements that each violate one invariant in a correct history, under the invariant or the rule of the
+-- audit that must report it. The parameters done, bundled, lost, dead, revived, handed_back, child, running, blocked
 -- and waiting are tasks of the history; exec_log is the handlers' own record.
 
--- name: I03
+-- name: completions
 UPDATE attempts SET outcome = 'completed' WHERE task_id = :dead;
 UPDATE attempts SET outcome = 'failed' WHERE task_id = :done;
 UPDATE attempts SET spent = false WHERE task_id = :done;
 
--- name: I04
+-- name: attempt_numbers
 UPDATE tasks SET attempts = attempts + 1 WHERE id = :done;
 UPDATE tasks SET max_attempts = 0 WHERE id = :done;
 UPDATE tasks SET epoch = epoch + 1 WHERE id = :done;
@@ -15,12 +15,14 @@ UPDATE attempts SET epoch = 7 WHERE task_id = :done;
 UPDATE attempts SET outcome = 'interrupted' WHERE task_id = :done;
 DELETE FROM attempts WHERE task_id = :done;
 
--- name: I05
+-- name: attempt_times
 UPDATE attempts SET ended_at = ended_at + interval '1 day'
  WHERE task_id = :handed_back AND epoch = 1;
 UPDATE attempts SET ended_at = NULL WHERE task_id = :handed_back AND epoch = 1;
 UPDATE attempts SET started_at = claimed_at - interval '1 s' WHERE task_id = :done;
 UPDATE attempts SET ended_at = started_at - interval '1 s' WHERE task_id = :done;
+UPDATE attempts SET outcome = 'expired' WHERE task_id = :done;
+UPDATE attempts SET started_at = NULL WHERE task_id = :done;
 
 -- name: I06
 UPDATE attempts SET ended_at = NULL WHERE user_id = :user;
@@ -39,8 +41,10 @@ UPDATE usage_ledger SET seconds = 0 WHERE task_id = :done;
 UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :done;
 UPDATE usage_ledger SET seconds = 0 WHERE task_id = :bundled;
 UPDATE usage_ledger SET seconds = seconds - 1 WHERE task_id = :bundled;
-UPDATE usage_ledger SET seconds = 600 * sign(seconds) WHERE task_id = :lost;
 UPDATE exec_log SET seconds = seconds + 1 WHERE task_id = :bundled;
+
+-- name: charges
+UPDATE usage_ledger SET seconds = 600 * sign(seconds) WHERE task_id = :lost;
 DELETE FROM usage_ledger WHERE task_id = :done;
 UPDATE usage_ledger SET seconds = seconds + 1 WHERE task_id = :done;
 UPDATE usage_ledger SET epoch = 9 WHERE task_id = :done;
@@ -48,7 +52,7 @@ DELETE FROM usage_ledger WHERE task_id = :handed_back AND kind = 'refund';
 UPDATE attempts SET outcome = 'worker_lost' WHERE task_id = :done;
 UPDATE usage_ledger SET kind = 'refund', seconds = -seconds WHERE task_id = :done;
 
--- name: I09
+-- name: claims
 UPDATE tasks SET token = NULL WHERE id = :running;
 UPDATE tasks SET token = gen_random_uuid() WHERE id = :running;
 UPDATE tasks SET token = gen_random_uuid() WHERE id = :waiting;
@@ -57,32 +61,44 @@ UPDATE tasks SET bundle = gen_random_uuid() WHERE id = :running;
 UPDATE tasks SET state = 'claimed' WHERE id = :running;
 UPDATE attempts SET ended_at = clock(), outcome = 'failed' WHERE task_id = :running;
 
--- name: I11
+-- name: early_claims
 UPDATE task_edges SET satisfied_at = clock() + interval '1 hour' WHERE child_id = :child;
 UPDATE task_edges SET satisfied_at = NULL WHERE child_id = :child;
 
--- name: I12
+-- name: unmet_counts
 UPDATE tasks SET unmet = 1 WHERE id = :waiting;
 UPDATE tasks SET unmet = 0 WHERE id = :blocked;
 UPDATE tasks SET state = 'pending' WHERE id = :waiting;
 UPDATE tasks SET state = 'ready' WHERE id = :blocked;
+
+-- name: edges
 UPDATE task_edges SET satisfied_at = NULL WHERE child_id = :child;
 UPDATE task_edges SET satisfied_at = clock() WHERE child_id = :blocked;
 UPDATE task_edges SET condition = 'failure' WHERE child_id = :child;
 UPDATE tasks SET state = 'cancelled' WHERE id = (SELECT parent_id FROM task_edges WHERE child_id = :blocked);
 UPDATE tasks SET state = 'completed' WHERE id = (SELECT parent_id FROM task_edges WHERE child_id = :blocked);
+
+-- name: cancel_reasons
 UPDATE tasks SET state = 'cancelled', failure_reason = 'upstream_failed' WHERE id = :waiting;
 
--- name: I13
+-- name: graph_cycle
 INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)
  SELECT child_id, parent_id, dag_id, user_id FROM task_edges WHERE child_id = :blocked;
 
--- name: I14
+-- name: graph_counters
 UPDATE dags SET open = 1, completed = 1 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
 UPDATE dags SET finished_at = NULL WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
 UPDATE tasks SET state = 'cancelled' WHERE id = :member;
+UPDATE dags SET total = total + 1 WHERE user_id = :user;
+UPDATE dags SET open = open + 1 WHERE user_id = :user;
+UPDATE dags SET completed = completed + 1 WHERE user_id = :user;
+UPDATE dags SET dead = dead + 1 WHERE user_id = :user;
+UPDATE dags SET cancelled = cancelled + 1 WHERE user_id = :user;
+UPDATE dags SET stopped = stopped + 1 WHERE user_id = :user;
+UPDATE dags SET spent_usd = 9 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
+UPDATE dags SET reserved_usd = 1 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
 
--- name: I15
+-- name: owners
 UPDATE dags SET user_id = :other WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
 UPDATE tasks SET dag_id = gen_random_uuid() WHERE id = :done;
 UPDATE attempts SET user_id = :other WHERE task_id = :done;
@@ -94,11 +110,14 @@ UPDATE spending SET user_id = :other WHERE task_id = :done;
 UPDATE dead_letters SET user_id = :other WHERE task_id = :dead;
 UPDATE tasks SET dag_id = (SELECT dag_id FROM tasks WHERE id = :member) WHERE id = :child;
 DELETE FROM tasks WHERE id = :done;
+DELETE FROM users WHERE id = :other;
+INSERT INTO stale_results (task_id, epoch, agent, outcome, result) VALUES (gen_random_uuid(), 1, 'a', 'completed', '{}');
+DELETE FROM dags WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
 
 -- name: I16
 UPDATE tasks SET idempotency_key = 'twice' WHERE id IN (:done, :dead);
 
--- name: I18
+-- name: events
 DELETE FROM events WHERE task_id = :done AND seq = 1;
 DELETE FROM events WHERE task_id = :done AND seq = 2;
 DELETE FROM events WHERE task_id = :done AND seq = 4;
@@ -114,7 +133,7 @@ UPDATE events SET epoch = 2 WHERE task_id = :done AND seq = 3;
 UPDATE tasks SET state = 'cancelled' WHERE id = :done;
 UPDATE tasks SET revision = 9 WHERE id = :done;
 
--- name: I19
+-- name: dead_letters
 DELETE FROM dead_letters WHERE task_id = :dead;
 UPDATE dead_letters SET resolution = 'retry' WHERE task_id = :dead;
 UPDATE dead_letters SET resolution = NULL WHERE task_id = :revived;
@@ -134,47 +153,45 @@ INSERT INTO exec_log SELECT * FROM exec_log WHERE task_id = :done;
 INSERT INTO exec_log (task_id, epoch, token_suffix) SELECT task_id, epoch, token_suffix FROM exec_log WHERE task_id = :dead;
 INSERT INTO exec_log (task_id, epoch, token_suffix) VALUES (:waiting, 1, 'of nobody');
 
--- name: H01
+-- name: lane_counters
 UPDATE lanes SET active = active + 1 WHERE user_id = :user;
 UPDATE lanes SET ready = ready + 1 WHERE user_id = :user;
 UPDATE lanes SET waiting = waiting + 1 WHERE user_id = :user;
 UPDATE lanes SET reserved_seconds = reserved_seconds + 1 WHERE user_id = :user;
 UPDATE lanes SET used_seconds = used_seconds + 1 WHERE user_id = :user;
+UPDATE lanes SET night_spent_usd = night_spent_usd + 1 WHERE user_id = :user;
+UPDATE lanes SET night_started_at = NULL WHERE user_id = :user;
+UPDATE lanes SET night_reserved_usd = 1 WHERE user_id = :user;
+UPDATE tasks SET reserved_usd = 1 WHERE id = :running;
+
+-- name: lane_limits
 UPDATE users SET max_concurrent_agents = 99 WHERE id = :user;
 UPDATE users SET monthly_agent_hours_limit = NULL WHERE id = :user;
-DELETE FROM lanes WHERE user_id = :other;
+UPDATE lanes SET max_active = 999 WHERE user_id = :user;
+UPDATE lanes SET limit_seconds = NULL WHERE user_id = :user;
+UPDATE lanes SET eligible = NOT eligible WHERE user_id = :user;
+UPDATE lanes SET due_at = due_at + interval '1 year' WHERE user_id = :user;
+UPDATE lanes SET plan_weight = 4 WHERE user_id = :user;
+UPDATE lanes SET window_closed = true WHERE user_id = :user;
+UPDATE users SET window_zone = 'UTC', window_from = '22:00', window_to = '06:00' WHERE id = :user;
 
--- name: H02
-UPDATE dags SET total = total + 1 WHERE user_id = :user;
-UPDATE dags SET open = open + 1 WHERE user_id = :user;
-UPDATE dags SET completed = completed + 1 WHERE user_id = :user;
-UPDATE dags SET dead = dead + 1 WHERE user_id = :user;
-UPDATE dags SET cancelled = cancelled + 1 WHERE user_id = :user;
-UPDATE dags SET stopped = stopped + 1 WHERE user_id = :user;
+-- name: lane_missing
+DELETE FROM lanes WHERE user_id = :other;
+DELETE FROM users WHERE id = :other;
 
 -- name: H03
 UPDATE tasks SET locks = '{repository}' WHERE id IN (:running, :child);
 UPDATE tasks SET locks = ARRAY[CASE WHEN id = :child THEN 'path:src' ELSE 'path:src/a' END] WHERE id IN (:running, :child);
 
--- name: H04
+-- name: costs
 UPDATE tasks SET cost_usd = 9 WHERE id = :done;
-UPDATE dags SET spent_usd = 9 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
-
--- name: H08
 UPDATE spending SET usd = 9 WHERE task_id = :done;
 DELETE FROM spending WHERE task_id = :member;
 UPDATE attempts SET cost_usd = 9 WHERE task_id = :done;
-UPDATE lanes SET night_spent_usd = night_spent_usd + 1 WHERE user_id = :user;
-UPDATE lanes SET night_started_at = NULL WHERE user_id = :user;
 
--- name: H09
-UPDATE lanes SET night_reserved_usd = 1 WHERE user_id = :user;
-UPDATE dags SET reserved_usd = 1 WHERE id = (SELECT dag_id FROM tasks WHERE id = :member);
-UPDATE tasks SET reserved_usd = 1 WHERE id = :running;
+-- name: task_budgets
 UPDATE tasks SET reserved_usd = 1 WHERE id = :waiting;
 UPDATE tasks SET run_cost_usd = 1 WHERE id = :done;
-
--- name: H10
 UPDATE tasks SET cost_usd = 2, max_cost_usd = 1 WHERE id = :waiting;
 UPDATE tasks SET awaits_budget = 'task' WHERE id = :waiting;
 UPDATE tasks SET awaits_budget = 'night' WHERE id = :blocked;
@@ -183,7 +200,7 @@ UPDATE tasks SET awaits_budget = 'night' WHERE id = :blocked;
 UPDATE plan_history SET limit_seconds = 60 WHERE user_id = :user;
 DELETE FROM notices WHERE user_id = :other;
 
--- name: H05
+-- name: charge_months
 UPDATE usage_ledger SET period_started_at = period_started_at + interval '1 hour'
  WHERE task_id = :done;
 UPDATE usage_ledger SET period_started_at = period_started_at - interval '1 month'
@@ -195,20 +212,27 @@ WITH less AS (UPDATE usage_ledger SET seconds = seconds - 60 WHERE task_id = :do
 INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds)
  SELECT user_id, task_id, epoch, period_started_at + interval '1 month', kind, 60 FROM usage_ledger WHERE task_id = :done;
 
--- name: H06
-UPDATE attempts SET outcome = 'expired' WHERE task_id = :done;
-UPDATE attempts SET started_at = NULL WHERE task_id = :done;
-
--- name: H07
+-- name: missing_locks
 UPDATE tasks SET locks = '{repository}' WHERE id = :running;
-INSERT INTO held_locks (user_id, key, task_id) SELECT user_id, 'repository', id FROM tasks WHERE id = :waiting;
 
--- name: H12
+-- name: leaked_locks
+INSERT INTO held_locks (user_id, key, task_id) SELECT user_id, 'repository', id FROM tasks WHERE id = :waiting;
+INSERT INTO held_locks (user_id, key, task_id) VALUES (:user, 'repository', gen_random_uuid());
+
+-- name: triggers
 UPDATE dag_triggers SET due_at = NULL;
 UPDATE dag_triggers SET fired_dag_id = gen_random_uuid();
 UPDATE dag_triggers SET user_id = :other;
 
--- name: H13
+-- name: bulk_counters
 UPDATE bulk_operations SET changed = changed + 1;
 UPDATE bulk_operations SET refused = '{"NOT_RETRYABLE": 1}';
 UPDATE bulk_operations SET total = total + 1;
+
+-- name: lane_pauses
+UPDATE lanes SET paused = true WHERE user_id = :user;
+INSERT INTO pauses (scope, target, paused_by) VALUES ('user', CAST(:user AS text), 'test');
+
+-- name: pool_pauses
+UPDATE pools SET paused = true;
+INSERT INTO pauses (scope, target, paused_by) SELECT 'pool', name, 'test' FROM pools;

@@ -1,8 +1,9 @@
 """Invariants: conditions that every database of a deployment meets at every instant.
 
-Each invariant is a query in `invariants.sql` that returns the rows which violate it. `violations`
-executes all of them on one snapshot and returns those with rows; an empty result proves that the
-snapshot is correct. Codes with I are those of the reliability notes; codes with H are additional.
+Most of them are the rules that the audit of a deployment checks, under the names of these rules.
+The others are queries in `invariants.sql`: codes with I are those of the reliability notes; codes
+with H are additional. Each returns the rows that violate it. `violations` executes all of them on
+one snapshot and returns those with rows; an empty result proves that the snapshot is correct.
 
 A claim is judged by the plan limits at the time of the claim. If limits change during a test, call
 `record_plan_history` at its start: a trigger then records each change.
@@ -14,16 +15,17 @@ time, which workers measure. A test that has such a record passes it as `recorde
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, TextClause, text
+from sqlalchemy import Connection, text
 
+from overnight_server.domain.audit_rules import AUDIT_RULES
 from overnight_server.domain.ids import TaskId
-from overnight_server.domain.lifecycle import legal_moves
+from overnight_server.maintenance.audit_checks import CHECKS, FIRST_ID, LAST_ID, AuditCheck
 from overnight_server.store.db import Db
 from tests.support.recorded_actions import RecordedAction
 
@@ -69,18 +71,44 @@ PLANNER_SETTINGS = """
 
 @dataclass(frozen=True)
 class Invariant:
-    """One invariant: what it demands, as a sentence, and a query for the rows that violate it."""
+    """One invariant: its code, a sentence about it, and how the rows that violate it are found."""
 
     code: str
     sentence: str
-    query: TextClause
+    find: Callable[[Connection, Mapping[str, object]], list[Row]]
+
+
+def _query(sql: str) -> Callable[[Connection, Mapping[str, object]], list[Row]]:
+    clause = text(sql)
+    return lambda tx, values: [dict(row) for row in tx.execute(clause, values).mappings()]
+
+
+def _check(check: AuditCheck) -> Callable[[Connection, Mapping[str, object]], list[Row]]:
+    return lambda tx, _: [asdict(violation) for violation in check.find(tx, FIRST_ID, LAST_ID)]
 
 
 LIST: Final = (FOLDER / "invariants.sql").read_text()
 INVARIANTS = tuple(
-    Invariant(entry["code"], entry["sentence"], text(entry["sql"]))
+    Invariant(entry["code"], entry["sentence"], _query(entry["sql"]))
     for entry in ENTRY.finditer(LIST)
+) + tuple(
+    Invariant(check.rule, AUDIT_RULES[check.rule].problem, _check(check))
+    for check in CHECKS.values()
 )
+# Invariants of the reliability notes that the audit checks, with the rules that do.
+CHECKED_BY_AUDIT: Final = {
+    "I03": {"completions"},
+    "I04": {"attempt_numbers"},
+    "I05": {"attempt_times"},
+    "I09": {"claims"},
+    "I11": {"early_claims"},
+    "I12": {"unmet_counts", "edges", "cancel_reasons"},
+    "I13": {"graph_cycle"},
+    "I14": {"graph_counters"},
+    "I15": {"owners"},
+    "I18": {"events"},
+    "I19": {"dead_letters"},
+}
 # Invariants of the reliability notes that have no subject in this system, with the reason.
 INAPPLICABLE: Final = {entry["code"]: entry["reason"] for entry in ABSENT.finditer(LIST)}
 
@@ -141,10 +169,9 @@ def violations_in(tx: Connection, options: CheckOptions) -> dict[str, list[Row]]
         "drained": options.drained,
         "sweep_time": options.sweep_time,
         "has_record": options.recorded_actions is not None,
-        "moves": [f"{source}>{target}" for source, target in legal_moves()],
     }
     results: dict[str, list[Row]] = {
-        invariant.code: [dict(row) for row in tx.execute(invariant.query, values).mappings()]
+        invariant.code: invariant.find(tx, values)
         for invariant in INVARIANTS
         if options.codes is None or invariant.code in options.codes
     }

@@ -61,7 +61,7 @@ from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.submit import submit, submit_dag, submit_graph
 from overnight_server.intake.triggers import add_trigger
-from overnight_server.maintenance.audit_lanes import audit_all
+from overnight_server.maintenance.audit import audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.maintenance.locks import release_lock

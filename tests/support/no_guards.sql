@@ -1,4 +1,5 @@
--- Drop every constraint and unique index except the primary keys, so that tests can insert invalid rows.
+-- Drop every constraint and unique index except the primary keys, so that tests can insert invalid rows. The
+-- findings of the audit keep theirs.
 DO $$
 DECLARE
     guard record;
@@ -14,7 +15,7 @@ BEGIN
         SELECT i.indexrelid::regclass AS place
           FROM pg_index i
           JOIN pg_class c ON c.oid = i.indrelid
-         WHERE i.indisunique AND NOT i.indisprimary AND c.relnamespace = 'public'::regnamespace
+         WHERE i.indisunique AND NOT i.indisprimary AND c.relname <> 'audit_findings' AND c.relnamespace = 'public'::regnamespace
     LOOP
         EXECUTE format('DROP INDEX %s', guard.place);
     END LOOP;

@@ -16,7 +16,16 @@ STOP_CLOCK = """
 DELETE_ALL = "; ".join(
     f"DELETE FROM {table}"
     for table in (
-        *("plan_history", "sweeps", "stale_results", "dead_letters", "events", "usage_ledger"),
+        *(
+            "plan_history",
+            "sweeps",
+            "audit_findings",
+            "audit_positions",
+            "stale_results",
+            "dead_letters",
+            "events",
+            "usage_ledger",
+        ),
         *("spending", "notices", "held_locks"),
         *(
             "attempts",

@@ -141,8 +141,8 @@ class Presence(StartStopStep):
 
 
 def beat_or_join(db: Db, card: WorkerCard, *, liveness: timedelta) -> str:
-    """Send a heartbeat, or register if the row is missing or stale; return the worker's status."""
-    status = beat(db, card.id, liveness=liveness)
+    """Send a heartbeat, or register if the row is missing or wrong; return the worker's status."""
+    status = beat(db, card.id, liveness=liveness, slots=card.slots)
     if status is not None:
         return status
     status = join(db, card)

@@ -16,6 +16,7 @@ from overnight_server.api.http.request_memory import RequestMemory
 from overnight_server.api.http.unknown_path import UnknownPath
 from overnight_server.api.routes import (
     account,
+    admin_audit,
     admin_budgets,
     admin_inbox,
     admin_keys,
@@ -50,7 +51,7 @@ ROUTES = (
     *(tasks, bulk, dags, event_stream, records, dead_letters, triggers, plan, me, account, queue),
     *(agents, runs),
     *(keys, admin_keys, admin_users, admin_operations),
-    *(admin_tasks, admin_budgets, admin_inbox, health, description),
+    *(admin_tasks, admin_budgets, admin_inbox, admin_audit, health, description),
 )
 
 

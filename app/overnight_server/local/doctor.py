@@ -12,6 +12,7 @@ from redis.exceptions import RedisError
 from sqlalchemy import func, select
 
 from overnight_server.domain.reasons import join_names
+from overnight_server.insight.audit_findings import count_findings
 from overnight_server.insight.known_types import read_accepted_types, ready_types
 from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.errors import LocalError
@@ -337,6 +338,20 @@ def _beat(context: CheckContext) -> str:
     return f"last sweep {age:.0f} s ago"
 
 
+def _audit(context: CheckContext) -> str:
+    """Check that the audit has no open finding; say when it last checked every row."""
+    counts = context.query_as_process(count_findings)
+    if counts.open:
+        _fail(
+            f"{counts.open} open findings: rows contradict each other",
+            "see `overnight audit findings`",
+        )
+    repaired = f", {counts.repaired} repaired in the last day" if counts.repaired else ""
+    if counts.seconds_since_round is None:
+        return f"no open finding{repaired}; not everything was checked yet"
+    return f"no open finding{repaired}; all rows checked {counts.seconds_since_round:.0f} s ago"
+
+
 def _flower(context: CheckContext) -> str:
     if context.is_part:
         raise NotChecked("not checked: no local stack runs here")
@@ -364,5 +379,6 @@ CHECKS: dict[str, Callable[[CheckContext], str]] = {
     "workers": _workers,
     "handlers": _handlers,
     "beat": _beat,
+    "audit": _audit,
     "flower": _flower,
 }

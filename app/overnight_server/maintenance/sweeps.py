@@ -14,7 +14,7 @@ from overnight_server.fault_points import fault
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.inbox import process_inbox
-from overnight_server.maintenance.audit_lanes import audit, audit_all
+from overnight_server.maintenance.audit import audit, audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.maintenance.promote import promote
@@ -186,9 +186,12 @@ SWEEPS: dict[str, Sweep] = {
         is_urgent=True,
     ),
     "audit": Sweep(
-        lambda db, settings: audit(db) + _report_starving(db, settings),
+        lambda db, settings: (
+            audit(db, retention=timedelta(days=settings.audit_findings_days))
+            + _report_starving(db, settings)
+        ),
         lambda settings: settings.audit_interval,
-        "compare the lanes' counters with the task rows, and report users who are not served",
+        "check that rows agree with each other, and report users who are not served",
         run_all=lambda db, settings: audit_all(db) + _report_starving(db, settings),
     ),
 }

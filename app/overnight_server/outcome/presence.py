@@ -55,12 +55,15 @@ def join(db: Db, card: WorkerCard) -> str:
     return status
 
 
-def beat(db: Db, agent_id: str, *, liveness: timedelta | None = None) -> str | None:
+def beat(
+    db: Db, agent_id: str, *, liveness: timedelta | None = None, slots: int | None = None
+) -> str | None:
     """Record a worker's heartbeat; return `active` or `draining`, or None if it must join again.
 
-    A worker must join again after it was retired, or, with a `liveness`, after a longer silence.
+    A worker must join again after it was retired, with a `liveness` after a longer silence, and
+    with `slots` if its row has another number of them.
     """
-    params = {"id": agent_id, "liveness": liveness and liveness.total_seconds()}
+    params = {"id": agent_id, "liveness": liveness and liveness.total_seconds(), "slots": slots}
     row = db.atomically(lambda tx: tx.execute(statement("heartbeat_agent"), params).one_or_none())
     return None if row is None else str(row.status)
 

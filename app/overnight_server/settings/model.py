@@ -369,8 +369,12 @@ class Settings(BaseModel):
         description="How often beat raises the priority of tasks whose deadline is near.",
     )
     audit_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
-        default=300,
-        description="How often the next lanes' counters are compared with the task rows.",
+        default=60,
+        description="How often the audit checks the next lanes, graphs and tasks.",
+    )
+    audit_findings_days: Annotated[int, NumberRange(1, 3650)] = Field(
+        default=90,
+        description="The number of days for which findings of the audit are kept after they ended.",
     )
     cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
         default=30, description="How long a cancelled run may take to stop before it is killed."

@@ -30,6 +30,7 @@ PATH_PARAMETERS = {
     "artifact_id": "The id of an artifact.",
     "bulk_id": "The id of a bulk operation.",
     "dag_id": "The id of a graph.",
+    "finding_id": "The number of a finding of the audit.",
     "key_id": "The id of an API key: the part of the key that is not secret.",
     "row_id": "The number of a row of the inbox.",
     "task_id": "The id of a task.",

@@ -10,6 +10,7 @@ from overnight.errors import (
     ArtifactNotFound,
     BulkNotFound,
     DagNotFound,
+    FindingNotFound,
     InboxRowNotFound,
     InvalidRequest,
     Refused,
@@ -33,6 +34,8 @@ from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
 from overnight_server.intake.translate_request import MAX_KEY_LENGTH
 
 T = TypeVar("T")
+# A bigint of Postgres has at most 19 digits; 18 digits always fit.
+NUMBER = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
 STATUS_NAMES = sorted({*Status, *State, *ALIASES})
 # This pattern only documents the header. Intake checks the value, and its error names the legal
 # values. HTTP removes spaces at both ends of a header.
@@ -62,9 +65,15 @@ def parse_task_ids(field: str, texts: Iterable[str]) -> list[TaskId]:
 
 def parse_inbox_row_param(text: str) -> int:
     """Return the number of an inbox row; raise InboxRowNotFound if the text is not one."""
-    # A bigint of Postgres has at most 19 digits; 18 digits always fit.
-    if not re.fullmatch(r"[1-9][0-9]{0,17}", text, re.ASCII):
+    if not NUMBER.fullmatch(text):
         raise InboxRowNotFound(text, "can be resolved")
+    return int(text)
+
+
+def parse_finding_param(text: str) -> int:
+    """Return the number of a finding; raise FindingNotFound if the text is not one."""
+    if not NUMBER.fullmatch(text):
+        raise FindingNotFound(text)
     return int(text)
 
 

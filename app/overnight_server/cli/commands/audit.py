@@ -1,4 +1,4 @@
-"""`overnight audit`: list who did what to which user or object."""
+"""`overnight audit`: who did what to which user or object, and what the audit found."""
 
 import re
 from datetime import datetime
@@ -10,12 +10,15 @@ from overnight_server.cli import connection
 from overnight_server.cli.terminal import arguments, options, output, task_output
 
 if TYPE_CHECKING:
-    from overnight.models.admin import AuditEntry
+    from overnight.models.admin import AuditEntry, AuditFinding
 
-app = typer.Typer(help="List what people did.", no_args_is_help=True)
+app = typer.Typer(
+    help="List what people did, and rows that contradict each other.", no_args_is_help=True
+)
 
 HEADERS = ("AT", "ACTOR", "ACT", "TARGET", "USER", "KEY", "VIA", "DETAIL")
 OPTIONAL = ("VIA", "KEY", "USER", "TARGET")
+FINDING_HEADERS = ("FINDING", "FOUND", "STATUS", "RULE", "SUBJECT", "USER", "PROBLEM")
 # Fields that repeat the target or the user of an act.
 REPEATED = frozenset({"id", "user_id", "target", "scope"})
 UUID_FORM = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -25,7 +28,7 @@ OLD_AND_NEW = 2
 
 @app.callback()
 def audit() -> None:
-    """List what people did."""
+    """List what people did, and rows that contradict each other."""
 
 
 @app.command("list")
@@ -69,6 +72,69 @@ def list_(
         for entry in entries
     ]
     output.table(HEADERS, rows, empty="No acts are recorded.", optional=OPTIONAL)
+
+
+@app.command()
+def findings(
+    *,
+    everything: Annotated[
+        bool,
+        typer.Option("--all", help="List findings that were accepted, repaired or are gone too."),
+    ] = False,
+    limit: Annotated[
+        int, typer.Option(min=1, max=1000, help="Largest number of findings to list.")
+    ] = 100,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """List rows that contradict each other, newest first, and what to do about each."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        found = client.admin.findings(everything=everything, limit=limit)
+    if as_json:
+        output.document([task_output.as_document(finding) for finding in found])
+        return
+    output.table(
+        FINDING_HEADERS,
+        [_finding_cells(finding) for finding in found],
+        empty="The audit has no open finding.",
+        optional=("USER", "FOUND"),
+    )
+    for rule, advice in {one.rule: one.advice for one in found if one.status == "open"}.items():
+        output.note(f"{rule}: {advice}")
+
+
+@app.command()
+def accept(
+    finding: Annotated[
+        int, typer.Argument(metavar="FINDING", min=1, help="Number of the finding.")
+    ],
+    *,
+    note: Annotated[str, typer.Option(help="Reason; kept with the finding.")] = "",
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Let a finding be: it is not reported again."""
+    with connection.client(url, api_key_file, as_admin=True) as client:
+        client.admin.accept_finding(finding, note=note)
+    if as_json:
+        output.document({"finding": finding, "status": "accepted"})
+    else:
+        output.line(f"Finding {finding} was accepted.")
+
+
+def _finding_cells(finding: "AuditFinding") -> tuple[object, ...]:
+    subject = finding.subject
+    return (
+        finding.id,
+        finding.found_at,
+        finding.status,
+        finding.rule,
+        output.Id(subject) if subject.startswith("task_") else subject,
+        finding.user,
+        finding.problem,
+    )
 
 
 def _target(entry: "AuditEntry") -> str | None:

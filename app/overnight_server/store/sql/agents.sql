@@ -13,13 +13,15 @@ RETURNING status;
 
 -- name: heartbeat_agent
 -- A worker that was marked offline must register again, so that lanes skipped by its pool are considered
--- again. With :liveness, a worker that was silent for longer must do so too.
+-- again. With :liveness, a worker that was silent for longer must do so too, and so must one whose row has another
+-- number of slots than the worker: with too many of them the gate would give it tasks that wait.
 UPDATE agents
    SET last_heartbeat_at = clock()
  WHERE id = :id
    AND status <> 'offline'
    AND (CAST(:liveness AS float8) IS NULL
         OR last_heartbeat_at > clock() - make_interval(secs => CAST(:liveness AS float8)))
+   AND slots = coalesce(CAST(:slots AS int), slots)
 RETURNING status;
 
 -- name: mark_worker_offline

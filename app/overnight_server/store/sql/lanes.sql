@@ -95,59 +95,6 @@ UPDATE tasks
    AND awaits_budget = 'night'
    AND state = ANY (CAST(:sources AS text[]));
 
--- name: compare_lanes
--- For each of the next lanes, whether its counters differ from the rows they count. At most `lanes` of them,
--- and at least one, but none after about `max_waiting` waiting tasks, so that the statement takes a bounded time.
-SELECT l.user_id,
-       (l.active, l.ready, l.waiting, l.reserved_seconds, l.night_reserved_usd, l.used_seconds, l.night_spent_usd)
-       IS DISTINCT FROM
-       (t.active, t.ready, t.waiting, t.reserved, t.reserved_usd,
-        (SELECT coalesce(sum(e.seconds), 0)
-           FROM usage_ledger e
-          WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at),
-        (SELECT coalesce(sum(s.usd), 0)
-           FROM spending s
-          WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at)) AS has_drifted
-  FROM (SELECT next.*, sum(waiting) OVER (ORDER BY user_id ROWS UNBOUNDED PRECEDING) - waiting AS waiting_before
-          FROM (SELECT * FROM lanes WHERE user_id >= :first ORDER BY user_id LIMIT :lanes) next) l
- CROSS JOIN LATERAL (
-    SELECT count(*) FILTER (WHERE is_active(state)) AS active,
-           count(*) FILTER (WHERE state = 'ready') AS ready,
-           count(*) FILTER (WHERE is_waiting(state)) AS waiting,
-           coalesce(sum(reserved_seconds), 0) AS reserved,
-           coalesce(sum(reserved_usd), 0) AS reserved_usd
-      FROM tasks
-     WHERE user_id = l.user_id
-       AND finished_at IS NULL) t
- WHERE l.waiting_before <= :max_waiting
- ORDER BY l.user_id;
-
--- name: repair_depth
--- Merge the counters of closed connections; return by how much the sum was wrong and was corrected.
-SELECT repair_depth();
-
--- name: recount_lane
--- Recompute the counters of a lane; it is locked, so its tasks do not change meanwhile.
-UPDATE lanes l
-   SET active = t.active, ready = t.ready, waiting = t.waiting, reserved_seconds = t.reserved,
-       used_seconds = (SELECT coalesce(sum(e.seconds), 0)
-                         FROM usage_ledger e
-                        WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at),
-       night_reserved_usd = t.reserved_usd,
-       night_spent_usd = coalesce((SELECT sum(s.usd)
-                                     FROM spending s
-                                    WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at), 0),
-       skipped_by_pools = '{}'
-  FROM (SELECT count(*) FILTER (WHERE is_active(state)) AS active,
-               count(*) FILTER (WHERE state = 'ready') AS ready,
-               count(*) FILTER (WHERE is_waiting(state)) AS waiting,
-               coalesce(sum(reserved_seconds), 0) AS reserved,
-               coalesce(sum(reserved_usd), 0) AS reserved_usd
-          FROM tasks
-         WHERE user_id = :user_id
-           AND finished_at IS NULL) t
- WHERE l.user_id = :user_id;
-
 -- name: unskip_lane
 UPDATE lanes SET skipped_by_pools = '{}' WHERE user_id = :user_id AND skipped_by_pools <> '{}';
 

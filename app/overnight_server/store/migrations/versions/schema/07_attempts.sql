@@ -66,6 +66,7 @@ CREATE TABLE dead_letters (
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
 CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
+CREATE INDEX dead_letters_task ON dead_letters (task_id);
 CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
 
 -- Files and values that a run stored for other tasks or for people, besides its output.

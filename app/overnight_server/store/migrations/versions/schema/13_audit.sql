@@ -34,7 +34,7 @@ DECLARE
     after constant jsonb := to_jsonb(NEW) - left_out;
     changed jsonb;
 BEGIN
-    IF TG_RELID <> ALL ('{public.agents, public.api_keys, public.bulk_operations, public.dag_triggers, public.dags,
+    IF TG_RELID <> ALL ('{public.agents, public.api_keys, public.audit_findings, public.bulk_operations, public.dag_triggers, public.dags,
                           public.dead_letters, public.inbox, public.pauses, public.usage_ledger,
                           public.users}'::regclass[]) THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);

@@ -36,6 +36,9 @@ GRANT UPDATE ON tasks, lanes, dags TO overnight_gate;
 GRANT INSERT ON notices TO overnight_gate;
 GRANT INSERT, UPDATE ON dag_triggers, bulk_operations TO overnight_app, overnight_admin;
 GRANT UPDATE ON dag_triggers, bulk_operations TO overnight_dispatcher;
+GRANT SELECT ON audit_findings, audit_positions TO overnight_dispatcher, overnight_admin;
+GRANT INSERT, UPDATE ON audit_findings, audit_positions TO overnight_dispatcher;
+GRANT UPDATE ON audit_findings TO overnight_admin;
 GRANT UPDATE ON inbox TO overnight_dispatcher, overnight_admin;
 GRANT INSERT, UPDATE ON source_jobs TO overnight_app;
 
@@ -62,6 +65,6 @@ GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, ove
 GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
 GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate;
 GRANT EXECUTE ON FUNCTION tasks_with_events TO overnight_reader;
-GRANT EXECUTE ON FUNCTION delete_offline_agents, repair_depth TO overnight_dispatcher;
+GRANT EXECUTE ON FUNCTION delete_ended_findings, delete_offline_agents, repair_depth, repair_locks TO overnight_dispatcher;
 -- Every login of the database may call it; it checks the caller's key.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;
