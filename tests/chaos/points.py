@@ -176,7 +176,7 @@ def _drain_and_check(
     report.add(leaks.after_shutdown(stack, stack.shut_down()))
     findings, _ = logs.of_postgres(stack)
     report.add(findings)
-    report.add(logs.drift(stack))
+    report.add(logs.of_audit(stack))
     if mode == "kill":
         # Other modes raise errors anywhere; a process that meets one may log it and may end.
         report.add(leaks.exits(stack.exits, leaks.KILLED))

@@ -100,17 +100,8 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
             )
         case StoppedByCancel():
             return Verdict(LifecycleEvent.CANCEL, "cancelled", "cancelled")
-        case Released(reason, earlier) if earlier < FREE_RELEASES:
-            return Verdict(LifecycleEvent.HAND_BACK, RELEASED, message=reason, spent=False)
-        case Released(earlier=earlier):
-            return _after_failure(
-                history,
-                outcome=RELEASED,
-                reason="released_too_often",
-                message=f"agents have given the task back {earlier + 1} times",
-                retryable=True,
-                wait=_retry_wait(history, None, chance),
-            )
+        case Released():
+            return _after_release(history, result, _retry_wait(history, None, chance))
         case (
             StoppedByBudget() | WaitingForTasks() | Interrupted() | Busy() | Expired() | Deferred()
         ):
@@ -140,6 +131,20 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
             return _after_crash(history, WORKER_LOST, "heartbeat_timeout", chance)
         case _:
             assert_never(result)
+
+
+def _after_release(history: TaskHistory, release: Released, wait: float) -> Verdict:
+    """Return the verdict on a run that an agent of the task's owner gave back."""
+    if release.earlier < FREE_RELEASES:
+        return Verdict(LifecycleEvent.HAND_BACK, RELEASED, message=release.reason, spent=False)
+    return _after_failure(
+        history,
+        outcome=RELEASED,
+        reason="released_too_often",
+        message=f"agents have given the task back {release.earlier + 1} times",
+        retryable=True,
+        wait=wait,
+    )
 
 
 def _not_counted(

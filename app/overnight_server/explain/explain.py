@@ -50,12 +50,12 @@ def explain(
     exactly what that means. Raises TaskNotFound if the user has no such task. Concurrent equal
     calls of a process share one computation.
     """
-    compute = partial(_explain, db, user_id, task_id, claim_settings)
-    return EXPLANATIONS.compute(user_id, task_id, compute)
+    compute = partial(_explain, db, user_id, task_id, claim_settings, audience)
+    return EXPLANATIONS.compute(user_id, (task_id, audience), compute)
 
 
 def _explain(
-    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
+    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings, audience: Audience
 ) -> Explanation:
     # A pass of the gate first starts months and nights that are due, and so does explain. It is
     # a transaction of its own, so that no lane is locked while the facts are read. Row-level

@@ -67,6 +67,9 @@ CREATE FUNCTION revoke_made_keys() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 BEGIN
+    IF TG_RELID <> 'public.api_keys'::regclass THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
     UPDATE api_keys SET revoked_at = NEW.revoked_at WHERE made_by = 'key:' || NEW.id AND revoked_at IS NULL;
     RETURN NULL;
 END

@@ -149,6 +149,7 @@ CREATE TABLE type_durations (
  WITH (fillfactor = 50);
 
 -- When each maintenance sweep last ran. Several beat processes update this row to run a sweep only once.
+-- `position` is where the next pass of a sweep continues that does a part of its work in each pass.
 -- `resumed_at` is when the reaper made its first pass after a gap in which nobody may have reached Postgres.
 CREATE TABLE sweeps (
     name TEXT NOT NULL,
