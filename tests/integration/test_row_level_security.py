@@ -25,6 +25,8 @@ OPEN_TO_ALL = {
     "alembic_version",
     "audit_positions",
     "depth_counters",
+    "handled_types",
+    "expected_rights",
     "legal_moves",
     "sweeps",
     "type_durations",
@@ -108,6 +110,9 @@ def _live(deployment: Deployment) -> UserId:
         " VALUES (:a, 1, clock(), :u, :a, 1);"
         "INSERT INTO dags (id, user_id, title, created_by)"
         " VALUES (gen_random_uuid(), :u, 'd', 'x');"
+        "INSERT INTO dag_events (id, dag_id, user_id, kind, status, at)"
+        " SELECT nextval('events_id_seq'), id, :u, 'dag.completed', 'completed', clock() FROM dags"
+        " WHERE user_id = :u;"
         "INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)"
         " SELECT :a, :b, id, :u FROM dags WHERE user_id = :u;"
         "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"

@@ -24,6 +24,7 @@ DELETE_ALL = "; ".join(
             "stale_results",
             "dead_letters",
             "events",
+            "dag_events",
             "usage_ledger",
         ),
         *("spending", "notices", "held_locks"),

@@ -70,7 +70,7 @@ def _check_page(tx: Connection, after: str, timeout: timedelta) -> tuple[str | N
     params: dict[str, object] = {"seconds": timeout.total_seconds(), "every_type": EVERY_TYPE}
     rows = tx.execute(
         statement("ready_page"),
-        {**params, "user_id": user_id, "sort_key": sort_key, "id": task_id, "limit": PAGE},
+        {**params, "user_id": user_id, "sort_key": sort_key, "task_id": task_id, "limit": PAGE},
     ).all()
     ended = _dead_letter(tx, [row for row in rows if row.is_due], params)
     if len(rows) < PAGE:

@@ -30,7 +30,7 @@ UPGRADE_LOCK = 0x0F_E121_617
 MIN_POSTGRES = 16
 NO_RIGHT = "42501"
 MISSING_RIGHTS = """
-    SELECT granted FROM expected_rights EXCEPT SELECT granted FROM granted_rights ORDER BY 1
+    SELECT granted FROM expected_rights EXCEPT SELECT granted FROM granted_rights() ORDER BY 1
 """
 
 

@@ -201,7 +201,7 @@ SELECT page.id, page.user_id, page.sort_key,
   FROM (SELECT id, user_id, sort_key, type, updated_at
           FROM tasks
          WHERE state = 'ready'
-           AND (user_id, sort_key, id) > (CAST(:user_id AS uuid), CAST(:sort_key AS float8), CAST(:id AS uuid))
+           AND (user_id, sort_key, id) > (CAST(:user_id AS uuid), CAST(:sort_key AS float8), CAST(:task_id AS uuid))
          ORDER BY user_id, sort_key, id
          LIMIT :limit) page
  ORDER BY page.user_id, page.sort_key, page.id;

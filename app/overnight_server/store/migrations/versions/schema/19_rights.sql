@@ -1,7 +1,9 @@
 -- The rights of Overnight's roles, as the catalog shows them, and as this schema gave them. Roles belong to the
 -- cluster and are not in a dump: a dump that is restored before the roles exist has all tables, but lacks their
 -- grants, policies and owners. `overnight migrate` and every process that starts compare the two.
-CREATE VIEW granted_rights AS
+CREATE FUNCTION granted_rights() RETURNS TABLE (granted text)
+LANGUAGE sql STABLE
+AS $$
 SELECT format('%s on %s for %s', acl.privilege_type, c.relname, r.rolname) AS granted
   FROM pg_class c
  CROSS JOIN LATERAL aclexplode(c.relacl) acl
@@ -38,12 +40,14 @@ UNION ALL
 SELECT format('%s as owner of %s', r.rolname, f.oid::regprocedure)
   FROM pg_proc f
   JOIN pg_roles r ON r.oid = f.proowner
- WHERE f.pronamespace = 'public'::regnamespace AND f.prosecdef;
+ WHERE f.pronamespace = 'public'::regnamespace AND f.prosecdef
+$$;
 
 CREATE TABLE expected_rights (
     granted TEXT NOT NULL,
     PRIMARY KEY (granted)
 );
-INSERT INTO expected_rights SELECT DISTINCT granted FROM granted_rights WHERE granted ~ '\movernight_' OR granted LIKE 'row-level security %';
-GRANT SELECT ON expected_rights, granted_rights
-   TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate, overnight_api, overnight_service;
+INSERT INTO expected_rights SELECT DISTINCT granted FROM granted_rights() WHERE granted ~ '\movernight_' OR granted LIKE 'row-level security %';
+-- The logins compare them before they choose a role.
+GRANT SELECT ON expected_rights TO overnight_api, overnight_service;
+GRANT EXECUTE ON FUNCTION granted_rights TO overnight_api, overnight_service;
