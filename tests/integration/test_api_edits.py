@@ -217,7 +217,7 @@ def test_the_start_of_a_task_that_has_run_cannot_be_changed(api_user: ApiUser) -
     refused = edit(api_user, task_id, "*", start_at=in_an_hour(deployment).isoformat())
     changed = edit(api_user, task_id, "*", payload={"pages": 2})
 
-    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "start_at")
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "start_at")
     assert (changed.json()["state"], changed.json()["payload"]) == ("retrying", {"pages": 2})
 
 

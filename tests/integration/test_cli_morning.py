@@ -121,7 +121,7 @@ def test_list_selects_tasks_by_graph_and_by_end(api_user: ApiUser) -> None:
     other = failed_task(api_user)
     dag = read("get", task)["dag_id"]
 
-    assert [each["id"] for each in read("list", "--dag", dag[-10:])] == [task]
+    assert [each["id"] for each in read("list", "--dag", dag)] == [task]
     assert {each["id"] for each in read("list", "--ended-after", "1h")} == {task, other}
     assert read("list", "--ended-before", "1h") == []
     wrong = run("list", "--dag", "nonsense")
