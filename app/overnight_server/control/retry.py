@@ -98,7 +98,7 @@ def retry_dag(
     """
     check_attempts(attempts)
 
-    def revive_chunk(tx: Connection, chunk: _Chunk) -> list[TaskId]:
+    def revive_chunk(tx: Connection, chunk: _RevivableChunk) -> list[TaskId]:
         lanes.lock_for_actor(tx, user_id, actor)
         if caps is not None and chunk.is_first:
             check_caps(tx, user_id, chunk.count_of_all, caps, field_name="dag_id")
@@ -183,7 +183,7 @@ def revive(
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class _RevivableChunk:
     """Tasks of a graph that are revived in one transaction.
 
     `children` are the tasks of this retry that depend on them, in this chunk or a later one.
@@ -195,7 +195,9 @@ class _Chunk:
     count_of_all: int
 
 
-def _revivable_tasks_of_graph(tx: Connection, user_id: UserId, dag_id: DagId) -> list[_Chunk]:
+def _revivable_tasks_of_graph(
+    tx: Connection, user_id: UserId, dag_id: DagId
+) -> list[_RevivableChunk]:
     """Return the tasks of a graph that can be revived, parents first, in chunks."""
     params = {"user_id": user_id, "dag_id": dag_id}
     if tx.execute(statement("tasks_of_graph"), params).first() is None:
@@ -211,7 +213,7 @@ def _revivable_tasks_of_graph(tx: Connection, user_id: UserId, dag_id: DagId) ->
         children[parent].append(child)
     ordered = parents_first(tasks, pairs)
     return [
-        _Chunk(
+        _RevivableChunk(
             chunk,
             list({child for task in chunk for child in children[task]}),
             is_first=start == 0,
