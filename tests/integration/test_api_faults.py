@@ -3,6 +3,7 @@
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import psycopg2
 import pytest
@@ -10,15 +11,20 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
+from overnight import Client
+from overnight.errors import Unavailable
 from overnight_server.api.main import app, create_app
 from overnight_server.control.keys import issue, new_key
+from overnight_server.domain.ids import parse_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.settings import load
 from overnight_server.store.db import Db
+from overnight_server.store.sqlstates import find_passing
 from overnight_server.wakeups.wake import WakeUpListener
 from tests.support.api_user import DEAD_REDIS, NO_FILE, TASKS, serve_api
 from tests.support.deployment import Deployment
+from tests.support.failing_database import refusing
 
 CLOSED = "postgresql://nobody:secret@127.0.0.1:1/nowhere"
 
@@ -176,6 +182,62 @@ def test_an_unexpected_error_is_reported_without_details(
     assert (answer.status_code, answer.json()["code"]) == (500, "INTERNAL_ERROR")
     assert "label" not in answer.text
     assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+PASSING = [
+    *("08006", "25006", "40001", "40P01", "53100", "53200", "53300", "53400", "55P03", "57014"),
+    *("57P01", "57P02", "57P03", "57P05", "58030"),
+]
+
+
+def test_every_error_of_postgres_that_passes_gets_503(
+    deployment: Deployment, database_url: str
+) -> None:
+    unexpected = []
+    with serve_api(deployment, database_url) as api_user:
+        task = api_user.created()["id"]
+        requests: list[tuple[str, str, object]] = [
+            ("POST", TASKS, {"title": "a task"}),
+            ("POST", "/api/v1/dags", {"title": "g", "tasks": [{"name": "a", "title": "a"}]}),
+            ("GET", f"{TASKS}/{task}/wait?timeout=0", None),
+            ("GET", f"{TASKS}/forecast", None),
+            ("GET", f"{TASKS}/{task}/explain", None),
+            ("DELETE", f"{TASKS}/{task}", None),
+            ("POST", "/api/v1/agents", {"name": "laptop"}),
+        ]
+        for sqlstate in [*PASSING, "42501", "XX000"]:
+            expected = 503 if sqlstate in PASSING else 500
+            with refusing(deployment, sqlstate):
+                for method, path, body in requests:
+                    answer = api_user.request(method, path, json=body)
+                    waits = int(answer.headers.get("retry-after", 0)) > 0
+                    if answer.status_code != expected or waits != (expected == 503):
+                        unexpected.append((sqlstate, method, path, answer.text))
+        assert api_user.create().status_code == 201
+
+    assert unexpected == []
+    assert all(find_passing(sqlstate) for sqlstate in PASSING)
+
+
+def test_the_client_repeats_a_create_until_the_disk_has_room(
+    deployment: Deployment, database_url: str
+) -> None:
+    with serve_api(deployment, database_url) as api_user, ExitStack() as outage:
+        outage.enter_context(refusing(deployment, "53100"))
+        waits = []
+
+        def end_outage(seconds: float) -> None:
+            waits.append(seconds)
+            outage.close()
+
+        url, transport = str(api_user.http.base_url), api_user.http._transport
+        client = Client(url, api_user.key, transport=transport, sleep=end_outage)
+        task = client.tasks.create("a task")
+
+    # The response said when to send again.
+    assert len(waits) == 1
+    assert waits[0] >= Unavailable().retry_after
+    assert deployment.rows("SELECT id FROM tasks") == [{"id": parse_task(task.id)}]
 
 
 def _as_login(connect: Callable[..., Db], sql: str) -> None:

@@ -6,6 +6,7 @@ import hmac
 import json
 import time
 from collections.abc import Callable, Iterator
+from datetime import datetime, tzinfo
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -223,6 +224,25 @@ def test_a_token_may_be_late_by_the_leeway(api_user: ApiUser) -> None:
     late = signed(headers=KID, exp=int(time.time()) - 5)
 
     assert show(api_user, late).status_code == 200
+
+
+@pytest.mark.parametrize("hours", [-2, 2])
+def test_a_wrong_clock_of_this_host_neither_shortens_nor_extends_a_token(
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch, hours: int
+) -> None:
+    valid = signed(headers=KID)
+    ended = signed(headers=KID, exp=int(time.time()) - 31)
+    later = signed(headers=KID, nbf=int(time.time()) + 31)
+
+    class WrongClock(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> "WrongClock":
+            return cls.fromtimestamp(time.time() + hours * 3600, tz)
+
+    monkeypatch.setattr("jwt.api_jwt.datetime", WrongClock)
+
+    statuses = [show(api_user, token).status_code for token in (valid, ended, later)]
+    assert statuses == [200, 401, 401]
 
 
 def test_a_token_is_refused_in_the_header_for_keys(api_user: ApiUser) -> None:

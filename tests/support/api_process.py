@@ -20,6 +20,7 @@ from tests.support.deployment import Deployment
 from tests.support.wait import wait_until
 
 ANSWER_SECONDS = 60
+MODULE = "tests.support.wrong_clock"
 
 
 @dataclass
@@ -99,14 +100,18 @@ def api_process(
     home: Path,
     *,
     open_files: int | None = None,
+    clock_shift: float = 0,
     **environ: str,
 ) -> Iterator[ApiProcess]:
-    """Run the API in a process until the context ends; `open_files` limits its descriptors."""
+    """Run the API in a process until the context ends.
+
+    `open_files` limits its descriptors; its clock is wrong by `clock_shift` seconds.
+    """
     port, log = free_port(), home / "api.log"
     limit = "" if open_files is None else f"ulimit -n {open_files}; "
     with log.open("wb") as output:
         process = subprocess.Popen(
-            ["sh", "-c", f"{limit}exec {sys.executable} -m overnight_server.cli.main api"],
+            ["sh", "-c", f"{limit}exec {sys.executable} -m {MODULE} {clock_shift} api"],
             env=_environment(database_url, home, port, environ),
             cwd=home,
             stderr=output,
@@ -124,7 +129,7 @@ def _environment(
     database_url: str, home: Path, port: int, environ: Mapping[str, str]
 ) -> dict[str, str]:
     return {
-        "PATH": os.environ["PATH"],
+        **{name: os.environ[name] for name in ("PATH", "PYTHONPATH") if name in os.environ},
         "OVERNIGHT_HOME": str(home),
         "OVERNIGHT_DATABASE_URL": logins.for_api(database_url),
         "OVERNIGHT_REDIS_URL": DEAD_REDIS,

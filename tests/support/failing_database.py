@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 from tests.support.deployment import Deployment
 
-#: Errors that a long-lived process must survive, with what each means.
+#: Errors that a long-lived process must survive, with what each means: of each kind in the table of
+#: passing errors, and some that do not pass.
 SQLSTATES = {
     "25006": "a standby that only reads",
     "40P01": "a deadlock",

@@ -1,9 +1,11 @@
 """Ids: UUIDs inside the service, ULIDs with a prefix such as `task_` for users."""
 
+import time
+from collections.abc import Callable
 from typing import Final, NewType
 from uuid import UUID
 
-from ulid import ULID
+from ulid import ULID, ULIDGenerator
 
 UserId = NewType("UserId", UUID)
 TaskId = NewType("TaskId", UUID)
@@ -19,6 +21,32 @@ _PAIRS: Final = [first + second for first in _LETTERS for second in _LETTERS]
 _VALUES: Final = {pair: value for value, pair in enumerate(_PAIRS)}
 _SHIFTS: Final = range(120, -1, -10)
 _LENGTH: Final = 26
+_MAX_STANDSTILL: Final = 1000
+
+
+class _IdClock:
+    """The time in new ids, in milliseconds; it orders them."""
+
+    def __init__(self) -> None:
+        self.now: Callable[[], float] = time.time
+        self._last = 0
+
+    def __call__(self) -> int:
+        milliseconds = int(self.now() * 1000)
+        # A small correction of the clock must not put a new id before an older one.
+        if 0 < self._last - milliseconds < _MAX_STANDSTILL:
+            return self._last
+        self._last = milliseconds
+        return milliseconds
+
+
+_CLOCK: Final = _IdClock()
+_GENERATOR: Final = ULIDGenerator(clock=_CLOCK)
+
+
+def use_clock(now: Callable[[], float]) -> None:
+    """Take the time of new ids from this function, in seconds since 1970."""
+    _CLOCK.now = now
 
 
 class MalformedId(ValueError):
@@ -27,32 +55,32 @@ class MalformedId(ValueError):
 
 def new_task_id() -> TaskId:
     """Return a new task id; later ids sort after earlier ones."""
-    return TaskId(ULID().to_uuid())
+    return TaskId(_GENERATOR.generate().to_uuid())
 
 
 def new_dag_id() -> DagId:
     """Return the id of a new graph."""
-    return DagId(ULID().to_uuid())
+    return DagId(_GENERATOR.generate().to_uuid())
 
 
 def new_trigger_id() -> TriggerId:
     """Return the id of a new trigger."""
-    return TriggerId(ULID().to_uuid())
+    return TriggerId(_GENERATOR.generate().to_uuid())
 
 
 def new_artifact_id() -> ArtifactId:
     """Return the id of a new artifact."""
-    return ArtifactId(ULID().to_uuid())
+    return ArtifactId(_GENERATOR.generate().to_uuid())
 
 
 def new_bulk_id() -> BulkId:
     """Return the id of a new bulk operation."""
-    return BulkId(ULID().to_uuid())
+    return BulkId(_GENERATOR.generate().to_uuid())
 
 
 def new_agent_id() -> str:
     """Return the id of a new pull agent, in the form that users see."""
-    return f"agent_{_ulid(ULID().to_uuid())}"
+    return f"agent_{_ulid(_GENERATOR.generate().to_uuid())}"
 
 
 def lone_dag_id(task: TaskId) -> DagId:

@@ -1,6 +1,7 @@
 """Users and their API keys, for admins and for authentication."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Row, select
@@ -24,11 +25,15 @@ MAX_KEYS = 1_000
 
 @dataclass(frozen=True)
 class UserIdentity:
-    """A user's id, and what authentication needs to know about the user."""
+    """A user's id, and what authentication needs to know about the user.
+
+    `read_at` is the time by the database's clock, which judges whether a token is still valid.
+    """
 
     user_id: UserId
     is_admin: bool
-    is_disabled: bool = False
+    is_disabled: bool
+    read_at: datetime
 
 
 def find_user(db: Db, name: str) -> UserId | None:
@@ -44,7 +49,7 @@ def find_identity(db: Db, subject: str) -> UserIdentity | None:
     )
     if row is None:
         return None
-    return UserIdentity(UserId(row.user_id), row.is_admin, row.is_disabled)
+    return UserIdentity(UserId(row.user_id), row.is_admin, row.is_disabled, row.read_at)
 
 
 def get_user(db: Db, user_id: UserId) -> UserDetail:

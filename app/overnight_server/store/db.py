@@ -37,7 +37,9 @@ from overnight_server.store.batched_statements import (
     send_batch,
 )
 from overnight_server.store.connection_watchdog import WATCHDOG
+from overnight_server.store.database_clock import DATABASE_CLOCK
 from overnight_server.store.lazy_begin_connection import LazyBeginConnection
+from overnight_server.store.sqlstates import find_passing
 from overnight_server.store.statements import prepare_named
 
 # The migration's SQL files define what each role may do.
@@ -47,9 +49,6 @@ ADMIN = "overnight_admin"
 DISPATCHER = "overnight_dispatcher"
 GATE = "overnight_gate"
 
-DEADLOCK = "40P01"
-SERIALIZATION = "40001"
-LOCK_TIMEOUT = "55P03"
 #: Raised by the function `check_key`.
 KEY_NOT_VALID = "OV001"
 # Statements find rows by key. For a small table or with old statistics the planner would choose
@@ -59,11 +58,6 @@ PLANNER_OPTIONS = {
 } | {"plan_cache_mode": "force_generic_plan"}
 #: The parameter of a database URL that names a pooler before Postgres.
 POOLER = "pooler"
-RETRIED_SQLSTATES = frozenset({DEADLOCK, SERIALIZATION, LOCK_TIMEOUT})
-# Classes of errors after which the same statement may succeed: a lost connection, a read-only
-# server, a lost race, no resources left, a lock that is held, a statement that took too long, a
-# failing disk.
-TRANSIENT_CLASSES = ("08", "25", "40", "53", "55", "57", "58")
 MAX_TRIES = 4
 # Keys in the `info` of a pooled connection.
 LAST_USED = "overnight_last_used"
@@ -282,7 +276,8 @@ def _with_retries(transaction: Callable[[], T]) -> T:
         try:
             return transaction()
         except DBAPIError as error:
-            if sqlstate(error) in RETRIED_SQLSTATES and attempt < MAX_TRIES:
+            passing = find_passing(sqlstate(error))
+            if passing is not None and passing.repeats and attempt < MAX_TRIES:
                 time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - not cryptographic
                 continue
             if sqlstate(error) == KEY_NOT_VALID:
@@ -307,7 +302,8 @@ def _check_and_watch(engine: Engine, timeouts: Timeouts) -> None:
             watch = WATCHDOG.watch(descriptor, timeouts.ping)
             try:
                 # After DisconnectionError SQLAlchemy opens a new connection instead.
-                lazy.ping()
+                sent_at = time.monotonic()
+                DATABASE_CLOCK.observe(lazy.ping(), sent_at, time.monotonic())
             except PsycopgError as error:
                 WATCHDOG.release(watch)
                 raise DisconnectionError from error
@@ -393,7 +389,7 @@ def sqlstate(error: DBAPIError) -> str | None:
 def is_transient(error: Exception) -> bool:
     """Whether the same statement may succeed later."""
     if isinstance(error, DBAPIError):
-        return is_disconnect(error) or (sqlstate(error) or "").startswith(TRANSIENT_CLASSES)
+        return is_disconnect(error) or find_passing(sqlstate(error)) is not None
     return isinstance(error, DatabaseUnreachable)
 
 
@@ -403,8 +399,8 @@ def is_disconnect(error: DBAPIError) -> bool:
         return True
     state = sqlstate(error)
     if state is not None:
-        # 08: connection exceptions; 57P0x: shutting down or starting; 53300: too many connections.
-        return state.startswith("08") or state in {"57P01", "57P02", "57P03", "53300"}
+        passing = find_passing(state)
+        return passing is not None and passing.breaks
     return isinstance(error, OperationalError | InterfaceError)
 
 

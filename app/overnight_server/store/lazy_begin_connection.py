@@ -66,10 +66,15 @@ class LazyBeginConnection(connection):
         poll.register(self.fileno(), select.POLLIN)
         return bool(poll.poll(0))
 
-    def ping(self) -> None:
-        """Execute an empty query without beginning a transaction; raise if the server is gone."""
+    def ping(self) -> float:
+        """Return the server's time in seconds since 1970; raise if the server is gone.
+
+        It begins no transaction.
+        """
         with self.cursor(cursor_factory=cursor) as plain:
-            plain.execute("SELECT")
+            plain.execute("SELECT CAST(extract(epoch FROM clock_timestamp()) AS float8)")
+            [[seconds]] = plain.fetchall()
+        return float(seconds)
 
     def prepend(self, sql: bytes) -> None:
         """Send this SQL together with, and before, the next statement of the transaction."""

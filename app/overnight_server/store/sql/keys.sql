@@ -15,8 +15,8 @@ SELECT hand_over_made_keys(:old_key, :new_key);
 SELECT record_key_use(:key_id);
 
 -- name: user_by_id_or_name
--- The user that a token's subject names.
-SELECT user_id, is_admin, is_disabled FROM user_by_id_or_name(:subject);
+-- The user that a token's subject names, and the time by which the token is judged.
+SELECT user_id, is_admin, is_disabled, clock() AS read_at FROM user_by_id_or_name(:subject);
 
 -- name: holder_of_claim
 -- The run that a claim token belongs to, and whether it still holds its task.
