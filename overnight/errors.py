@@ -630,7 +630,7 @@ class Unavailable(Refused):
 
     def __init__(self) -> None:
         super().__init__(
-            "the service cannot reach its database; try again in a few seconds", retry_after=2
+            "the service cannot use its database now; try again in a few seconds", retry_after=2
         )
 
 

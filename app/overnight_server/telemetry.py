@@ -249,6 +249,16 @@ class LogEvent(Enum):
     SERVICE_FAILED = (ERROR, "role code error", "A process ended with an error.")
     MIGRATED = (INFO, "revision seconds", "The database schema was migrated to this revision.")
     REQUEST_FAILED = (ERROR, "method path error", "A request failed with an unexpected error.")
+    CONNECTION_CLOSED = (
+        WARN,
+        "reason",
+        "The API closed the connection of a client that sent or read too slowly, or found no room.",
+    )
+    LOG_LINES_LEFT_OUT = (
+        WARN,
+        "lines count",
+        "So many more lines of this kind, about refused requests, were left out in ten seconds.",
+    )
     SETTING_IGNORED = (
         WARN,
         "setting instead",

@@ -6,8 +6,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import uvicorn
-
 from overnight_server.api.main import create_app
 from overnight_server.api.server import ApiServer
 from overnight_server.control.keys import issue
@@ -49,17 +47,8 @@ def serve(deployment: Deployment, database_url: str, **environ: str) -> Iterator
     )
     port = free_port()
     api = create_app(settings)
-    server = ApiServer(
-        api,
-        uvicorn.Config(
-            # Longer than the wait below: a server whose requests do not end at its stop fails.
-            api,
-            host="127.0.0.1",
-            port=port,
-            log_config=None,
-            timeout_graceful_shutdown=60,
-        ),
-    )
+    # The grace is longer than the wait below: a server whose requests do not end at its stop fails.
+    server = ApiServer(api, settings, host="127.0.0.1", port=port, timeout_graceful_shutdown=60)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

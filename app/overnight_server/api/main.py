@@ -9,6 +9,7 @@ from starlette.routing import Route
 
 from overnight_server.api.http import problems
 from overnight_server.api.http.dependencies import Dependencies, TokenVerifier
+from overnight_server.api.http.expensive_calls import MAX_RUNNING, TIMEOUTS, ExpensiveCalls
 from overnight_server.api.http.middleware import AddSecurityHeaders, ReplaceNulInPath
 from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
 from overnight_server.api.http.rate_limit import RateLimiter
@@ -43,7 +44,7 @@ from overnight_server.event_log.feed import Feed
 from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.settings import load as load_settings
-from overnight_server.store.db import ADMIN, APP, GATE, Db
+from overnight_server.store.db import ADMIN, APP, GATE, Db, Timeouts
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
 from overnight_server.wakeups.wake import Waker
 
@@ -94,11 +95,12 @@ def create_app(settings: Settings) -> FastAPI:
         claim_limiter=CapacityLimiter(settings.database_pool_size),
         known_types=KnownTypes(gate_db, settings.worker_liveness),
         request_memory=RequestMemory(settings.request_memory_mb * MEGABYTE),
+        expensive=ExpensiveCalls(_database(settings, APP, MAX_RUNNING, waker, TIMEOUTS)),
         token_verifier=_token_verifier(settings),
         rate_limiter=_rate_limiter(settings),
     )
     api.state.dependencies = deps
-    created = (db, waker, deps.admin_db, deps.gate_db, deps.rate_limiter)
+    created = (db, waker, deps.admin_db, deps.gate_db, deps.expensive.db, deps.rate_limiter)
     api.state.closed_at_shutdown = [resource for resource in created if resource is not None]
     for module in ROUTES:
         api.include_router(module.router)
@@ -108,6 +110,7 @@ def create_app(settings: Settings) -> FastAPI:
     api.openapi()
     api.add_middleware(ReplaceNulInPath)
     api.add_middleware(AddSecurityHeaders)
+    api.add_middleware(problems.AnswerWhenStopped)
     return api
 
 
@@ -119,7 +122,13 @@ async def _close_at_shutdown(api: FastAPI) -> AsyncIterator[None]:
         resource.close()
 
 
-def _database(settings: Settings, role: str, pool_size: int, waker: Waker | None) -> Db:
+def _database(
+    settings: Settings,
+    role: str,
+    pool_size: int,
+    waker: Waker | None,
+    timeouts: Timeouts | None = None,
+) -> Db:
     if settings.database_url is None:
         raise ValueError("OVERNIGHT_DATABASE_URL is not set; the API needs a database")
     return Db.connect(
@@ -127,6 +136,7 @@ def _database(settings: Settings, role: str, pool_size: int, waker: Waker | None
         role=role,
         application_name="overnight-api",
         pool_size=pool_size,
+        timeouts=timeouts,
         wake_ups=waker,
     )
 

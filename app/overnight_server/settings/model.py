@@ -149,6 +149,16 @@ class Settings(BaseModel):
     api_processes: Annotated[int, NumberRange(1, 64)] = Field(
         default=1, description="The number of API processes that share the port."
     )
+    max_connections: Annotated[int, NumberRange(1, 100_000)] = Field(
+        default=1000,
+        description="The number of connections that clients may have open at one API process. It "
+        "is lower if the process may open too few files (`ulimit -n`). Sixteen more are accepted "
+        "for health checks.",
+    )
+    request_header_timeout: Annotated[Seconds, duration(1, 600)] = Field(
+        default=10,
+        description="How long a connection may be open without a complete header of a request.",
+    )
     request_memory_mb: Annotated[int, NumberRange(600, 65_536)] = Field(
         default=768,
         description="The memory in MiB that the bodies of all requests in progress may need in one "

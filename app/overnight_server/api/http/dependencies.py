@@ -2,19 +2,25 @@
 
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
+from uuid import UUID
 
 from anyio import CapacityLimiter
 from fastapi import Depends, Request
 
+from overnight_server.api.http.expensive_calls import ExpensiveCalls
 from overnight_server.api.http.known_keys import KnownKeys
+from overnight_server.api.http.log_throttle import LogThrottle
 from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.api.http.request_memory import RequestMemory
 from overnight_server.control.keys import Caller
+from overnight_server.domain.ids import UserId
 from overnight_server.event_log.feed import Feed
 from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.store.db import ActingUser, Db
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
+
+NOBODY = ActingUser(UserId(UUID(int=0)))
 
 
 class TokenVerifier(Protocol):
@@ -33,6 +39,7 @@ class Dependencies:
     users. So does `gate_db`, through which pull agents register and claim, because the gate must
     see the work of all users. `claim_limiter` is how many agents may claim at once; the others
     wait without occupying a thread. `request_memory` limits the bodies of requests in progress.
+    `expensive` has the threads and connections of routes that compute for long.
     """
 
     settings: Settings
@@ -44,15 +51,22 @@ class Dependencies:
     claim_limiter: CapacityLimiter
     known_types: KnownTypes
     request_memory: RequestMemory
+    expensive: ExpensiveCalls
     token_verifier: TokenVerifier | None = None
     rate_limiter: RateLimiter | None = None
     known_keys: KnownKeys = field(default_factory=KnownKeys)
-    #: The user for whom the memory of this request is counted.
-    caller_name: str = ""
+    log_throttle: LogThrottle = field(default_factory=LogThrottle)
+    #: The user for whom the transactions of this request run, once authenticated.
+    acting_user: ActingUser = NOBODY
+
+    @property
+    def caller_name(self) -> str:
+        """The user for whom the memory and the expensive calls of this request are counted."""
+        return str(self.acting_user.user_id)
 
     def act_for(self, user: ActingUser) -> None:
         """Limit the database connections of this request to the authenticated user."""
-        self.caller_name = str(user.user_id)
+        self.acting_user = user
         self.db = self.db.acting_for(user)
         self.admin_db = self.admin_db.acting_for(user)
         self.gate_db = self.gate_db.acting_for(user)

@@ -1,5 +1,6 @@
 """Error responses: every refused request and every failure as `application/problem+json`."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from http import HTTPStatus
@@ -10,16 +11,18 @@ from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import DataError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from overnight import errors
 from overnight.models.field_errors import without_consequences
-from overnight_server import telemetry
 from overnight_server.api.http.authentication import NotAnAdmin
+from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.api.http.middleware import SECURITY_HEADERS
 from overnight_server.api.http.openapi import methods_of, parameters_of
 from overnight_server.api.http.validation_errors import describe_fault
 from overnight_server.control.claim_tokens import ClaimOver
 from overnight_server.store.db import DatabaseUnreachable, is_transient
+from overnight_server.telemetry import LogEvent
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -123,7 +126,7 @@ def framework_error(request: Request, error: Exception) -> Response:
 
 def database_unavailable(request: Request, error: Exception) -> Response:
     """Return 503 while Postgres cannot be reached or is too busy; nothing was written."""
-    telemetry.emit(telemetry.LogEvent.DATABASE_UNREACHABLE, error=str(error).strip())
+    _emit(request, LogEvent.DATABASE_UNREACHABLE, error=str(error).strip())
     return refused(request, errors.Unavailable())
 
 
@@ -139,10 +142,39 @@ def database_error(request: Request, error: Exception) -> Response:
     return unexpected(request, error)
 
 
+class AnswerWhenStopped:
+    """Responds 503 to a request that still runs when the process must end.
+
+    uvicorn cancels such requests, and would respond 500. A write may have happened: a client
+    repeats it with the same idempotency key.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        has_started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except asyncio.CancelledError:
+            if has_started or scope["type"] != "http":
+                raise
+            response = refused(Request(scope), errors.Overloaded("the service stops"))
+            await response(scope, receive, send)
+
+
 def unexpected(request: Request, error: Exception) -> Response:
     """Log an unexpected error and return 500 without its details."""
-    telemetry.emit(
-        telemetry.LogEvent.REQUEST_FAILED,
+    _emit(
+        request,
+        LogEvent.REQUEST_FAILED,
         method=request.method,
         path=request.url.path,
         error=f"{type(error).__name__}: {error}",
@@ -152,6 +184,12 @@ def unexpected(request: Request, error: Exception) -> Response:
         "INTERNAL_ERROR",
         "the service failed unexpectedly; the error was logged",
     )
+
+
+def _emit(request: Request, event: LogEvent, **fields: object) -> None:
+    """Write a log event, unless there were too many of its kind."""
+    deps: Dependencies = request.app.state.dependencies
+    deps.log_throttle.emit(event, **fields)
 
 
 def install(app: FastAPI) -> None:

@@ -1,13 +1,15 @@
 """The route class of the API: headers, then body, then one worker thread.
 
-A request is judged by its headers first. Its body is read and parsed only if it is admitted.
+A request is judged by its headers first. Its body is read and parsed only if it is admitted. Routes
+that compute for long have threads and connections to Postgres of their own, so that others do not
+wait for them.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
@@ -19,8 +21,19 @@ from overnight_server.api.http.request_body import LARGE, SMALL, read_body
 
 GRAPH_PATHS = "/api/v1/dags"
 ARTIFACT_PATHS = "/artifacts"
-#: How many requests of the rate limit one request counts as.
-COST = 1
+#: How many requests of the rate limit a request of an expensive route counts as.
+EXPENSIVE_COST = 20
+_IS_EXPENSIVE = "is_expensive"
+E = TypeVar("E", bound=Callable[..., Any])
+
+
+def expensive(endpoint: E) -> E:
+    """Mark the function of a route that computes for long: forecasts, plans, reports.
+
+    It must have a parameter `deps`, whose `db` then uses the connections for such routes.
+    """
+    setattr(endpoint, _IS_EXPENSIVE, True)
+    return endpoint
 
 
 class ThreadRoute(APIRoute):
@@ -43,12 +56,21 @@ class ThreadRoute(APIRoute):
         has_body = self.body_field is not None
         is_large = self.path.startswith(GRAPH_PATHS) or self.path.endswith(ARTIFACT_PATHS)
         limit = LARGE if is_large else SMALL
+        is_expensive = hasattr(self.endpoint, _IS_EXPENSIVE)
+        cost = EXPENSIVE_COST if is_expensive else 1
 
         async def serve(request: Request) -> Response:
             shared: Dependencies = request.app.state.dependencies
             deps = request.state.dependencies = replace(shared)
             if admission is not None:
-                request.state.admitted = await admission.admit(request, deps, COST)
+                request.state.admitted = await admission.admit(request, deps, cost)
+            if not is_expensive:
+                return await respond(request, deps)
+            deps.db = deps.expensive.db.acting_for(deps.acting_user)
+            with deps.expensive.place(deps.caller_name):
+                return await respond(request, deps)
+
+        async def respond(request: Request, deps: Dependencies) -> Response:
             if not has_body:
                 return await call(request)
             with deps.request_memory.hold(deps.caller_name) as held:
@@ -61,8 +83,16 @@ class ThreadRoute(APIRoute):
 
 
 def _in_thread(endpoint: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
-    @wraps(endpoint)
-    async def call(**values: Any) -> Any:  # noqa: ANN401 - the function's own arguments
-        return await run_in_threadpool(endpoint, **values)
+    if not hasattr(endpoint, _IS_EXPENSIVE):
 
-    return call
+        @wraps(endpoint)
+        async def call(**values: Any) -> Any:  # noqa: ANN401 - the function's own arguments
+            return await run_in_threadpool(endpoint, **values)
+
+        return call
+
+    @wraps(endpoint)
+    async def call_expensive(deps: Dependencies, **values: Any) -> Any:  # noqa: ANN401 - the function's own arguments
+        return await deps.expensive.call(partial(endpoint, deps=deps, **values))
+
+    return call_expensive

@@ -28,7 +28,7 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.params import parse_task_param
-from overnight_server.api.http.thread_route import ThreadRoute
+from overnight_server.api.http.thread_route import ThreadRoute, expensive
 from overnight_server.control import budgets, pauses
 from overnight_server.control.pauses import PauseSubject
 from overnight_server.insight.budgets import list_approvals
@@ -117,6 +117,7 @@ def read_usage(deps: Injected, caller: Reader) -> Usage:
 
 
 @router.get("/usage/breakdown", tags=["usage"])
+@expensive
 def read_usage_breakdown(deps: Injected, caller: Reader) -> UsageBreakdown:
     """Return the caller's hours of this billing month by day and by type of task."""
     return usage_breakdown(deps.db, caller.user_id)

@@ -22,7 +22,7 @@ from overnight_server.api.http.dependencies import Dependencies, Injected
 from overnight_server.api.http.openapi import repeated_response
 from overnight_server.api.http.pagination import PAGE, BeforeDag, Limit, dag_cursor, paginate
 from overnight_server.api.http.params import IdempotencyKey, parse_dag_param
-from overnight_server.api.http.thread_route import ThreadRoute
+from overnight_server.api.http.thread_route import ThreadRoute, expensive
 from overnight_server.control.cancel import cancel_dag
 from overnight_server.control.retry import retry_dag
 from overnight_server.domain.ids import show_dag, show_task
@@ -82,6 +82,7 @@ def create_dag(
 
 # Declared before /{dag_id}, which would take `plan` for an id.
 @router.post("/plan")
+@expensive
 def simulate_dag(body: DagPlanRequest, deps: Injected, caller: Reader) -> Plan:
     """Simulate a graph behind the tasks that wait already; nothing is submitted."""
     tasks, edges = drafts(body, deps)

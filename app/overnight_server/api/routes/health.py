@@ -43,8 +43,9 @@ class Readiness(BaseModel):
     workers: PartStatus = Field(description="Live workers and their slots; not required.")
 
 
+# Without a thread: it responds even if all threads wait for the database.
 @router.get("/health")
-def live() -> Alive:
+async def live() -> Alive:
     """Respond while the process is alive; checks nothing else."""
     return Alive()
 

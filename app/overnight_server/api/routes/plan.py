@@ -8,7 +8,7 @@ from overnight.errors import FieldError, InvalidGraph
 from overnight.models.tasks import Plan, PlanRequest
 from overnight_server.api.http.authentication import Reader
 from overnight_server.api.http.dependencies import Injected
-from overnight_server.api.http.thread_route import ThreadRoute
+from overnight_server.api.http.thread_route import ThreadRoute, expensive
 from overnight_server.forecast.plan import plan
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
@@ -19,6 +19,7 @@ router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/plan", tags=["plan"]
 
 
 @router.post("")
+@expensive
 def simulate_batch(body: PlanRequest, deps: Injected, caller: Reader) -> Plan:
     """Forecast a batch as if it were added after all waiting tasks; nothing is submitted."""
     if wrong := list(_dangling_edges(body)):

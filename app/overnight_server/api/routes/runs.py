@@ -317,7 +317,7 @@ def _run_of(request: Request, deps: Dependencies, cost: int) -> RunRequest:
         # else can use up the limit of a run.
         add_headers(request, deps.rate_limiter.take(served.actor, cost))
     deps.db = deps.db.acting_for(served)
-    deps.caller_name = str(served.user_id)
+    deps.acting_user = served
     return RunRequest(deps, parsed_id, claim)
 
 

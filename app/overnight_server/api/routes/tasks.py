@@ -29,7 +29,7 @@ from overnight_server.api.http.params import (
     parse_task_ids,
     parse_task_param,
 )
-from overnight_server.api.http.thread_route import ThreadRoute
+from overnight_server.api.http.thread_route import ThreadRoute, expensive
 from overnight_server.control.cancel import cancel
 from overnight_server.control.edit import TaskEdit, Unset, edit
 from overnight_server.control.fork import fork
@@ -186,6 +186,7 @@ def read_queue_status(deps: Injected, caller: Reader) -> QueueStatus:
 
 
 @router.get("/forecast")
+@expensive
 def read_forecasts(deps: Injected, caller: Reader, limit: Limit = PAGE) -> list[Forecast]:
     """Forecast the caller's running tasks and the next ones, in the order of their start."""
     return forecast_next(
@@ -194,6 +195,7 @@ def read_forecasts(deps: Injected, caller: Reader, limit: Limit = PAGE) -> list[
 
 
 @router.get("/{task_id}/forecast")
+@expensive
 def read_forecast(task_id: str, deps: Injected, caller: Reader) -> Forecast:
     """Forecast when one task starts and ends."""
     claim_settings = ClaimSettings.from_settings(deps.settings)
@@ -201,6 +203,7 @@ def read_forecast(task_id: str, deps: Injected, caller: Reader) -> Forecast:
 
 
 @router.get("/{task_id}/explain")
+@expensive
 def explain_task(task_id: str, deps: Injected, caller: Reader) -> Explanation:
     """Return every reason why a task is not running, and what the caller can do about it."""
     return explain(

@@ -1,0 +1,59 @@
+"""The calls of expensive routes: one at a time, with connections to Postgres of their own."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final, TypeVar
+
+from anyio import CapacityLimiter, to_thread
+
+from overnight.errors import Overloaded, TooManyRequests
+from overnight_server.store.db import Db, Timeouts
+
+#: How many calls run at once. They compute in Python, where one thread runs at a time: with two of
+#: them, every other request would wait for both at each of its steps.
+MAX_RUNNING: Final = 1
+#: How many calls may wait or run, in all and for one caller.
+MAX_CALLS: Final = 40
+MAX_CALLS_PER_CALLER: Final = 4
+#: A statement of a forecast reads the queue once; one that takes longer would only pile up.
+TIMEOUTS: Final = Timeouts(statement=5.0)
+RETRY_AFTER_SECONDS: Final = 2
+
+T = TypeVar("T")
+
+
+class ExpensiveCalls:
+    """Runs expensive calls in a thread; used by the event loop's thread only."""
+
+    def __init__(self, db: Db) -> None:
+        self.db = db
+        self._limiter = CapacityLimiter(MAX_RUNNING)
+        self._calls: Counter[str] = Counter()
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Call `work` in a thread as soon as one is free, and return its result."""
+        return await to_thread.run_sync(work, limiter=self._limiter)
+
+    @contextmanager
+    def place(self, caller: str) -> Iterator[None]:
+        """Count a request of a caller, before its body is read.
+
+        Raises TooManyRequests if the caller has too many that wait or run, and Overloaded if all
+        callers together have.
+        """
+        if self._calls[caller] >= MAX_CALLS_PER_CALLER:
+            raise TooManyRequests(
+                RETRY_AFTER_SECONDS,
+                {},
+                f"{MAX_CALLS_PER_CALLER} of your forecasts and plans are being computed",
+            )
+        if self._calls.total() >= MAX_CALLS:
+            raise Overloaded("too many forecasts and plans are being computed", RETRY_AFTER_SECONDS)
+        self._calls[caller] += 1
+        try:
+            yield
+        finally:
+            self._calls[caller] -= 1
+            if not self._calls[caller]:
+                del self._calls[caller]
