@@ -16,9 +16,11 @@ from overnight_server.cli.commands.processes import (
     flower_arguments,
     maintenance_arguments,
 )
-from overnight_server.dispatch.celery_settings import agent_queue
-from overnight_server.dispatch.publish import Publisher
+from overnight_server.control.cancel import cancel
+from overnight_server.dispatch.celery_settings import EXECUTE, agent_queue
+from overnight_server.dispatch.publish import Publisher, message_id
 from overnight_server.dispatch.redis_acl import API, FLOWER, SERVICE
+from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import show_task
 from overnight_server.local.ports import free_port
 from overnight_server.local.postgres import EmbeddedPostgres
@@ -30,6 +32,7 @@ from tests.support.servers import redis_server
 from tests.support.wait import wait_until
 from tests.support.workers import (
     WorkerHarness,
+    is_gone,
     running,
     running_worker,
     worker_settings,
@@ -158,8 +161,54 @@ def test_flower_shows_workers_and_tasks_under_the_list(
     [worker] = [told for name, told in workers.items() if name.startswith("default.")]
     # What it was asked for and answered itself, not only what it told.
     assert worker["stats"]["pool"]["max-concurrency"] == 1
-    assert [queue["name"] for queue in worker["active_queues"]] == [agent_queue("default")]
+    assert agent_queue("default") in [queue["name"] for queue in worker["active_queues"]]
     assert queues == 200
+
+
+# Celery's commands that change a worker, or kill a run.
+CHANGES: tuple[tuple[str, dict[str, object]], ...] = (
+    ("shutdown", {}),
+    ("pool_shrink", {"n": 1}),
+    ("pool_restart", {}),
+    ("autoscale", {"max": 0, "min": 0}),
+    ("cancel_consumer", {"queue": agent_queue("default")}),
+    ("rate_limit", {"task_name": EXECUTE, "rate_limit": "1/h"}),
+    ("time_limit", {"task_name": EXECUTE, "hard": 1}),
+)
+
+
+def test_flower_can_neither_stop_nor_change_a_worker(
+    guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
+) -> None:
+    _, urls = guarded
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(url, urls[SERVICE], redis_key_prefix=PREFIX)
+        flower = Publisher(worker_settings(url, urls[FLOWER], redis_key_prefix=PREFIX))
+        harness = WorkerHarness(deployment, settings, Publisher(settings), deployment.user())
+        with running_worker(settings) as worker:
+            task_id = harness.send("sleep", {"seconds": 600})
+            row = deployment.row(task_id)
+            claim = Claim(task_id, row["epoch"], row["token"])
+            [child] = worker.children()
+
+            for command, arguments in CHANGES:
+                flower._celery.control.broadcast(command, arguments=arguments)
+            flower._celery.control.revoke(message_id(claim), terminate=True, signal="SIGKILL")
+            flower.terminate(Claim(claim.task_id, claim.epoch, uuid4()))
+            # The worker answers commands in their order.
+            assert flower._celery.control.ping(timeout=5), worker.log_text()
+
+            assert [process.pid for process in worker.children()] == [child.pid]
+            assert deployment.state(task_id) == "running"
+
+            harness.publisher.terminate(claim)
+            wait_until(lambda: is_gone(child), what="the run to be killed")
+            wait_until(lambda: deployment.state(task_id) != "running", what="its end")
+            cancel(deployment.app, harness.user, task_id, actor="human:test")
+            harness.reaches(harness.send("echo"), "completed", timeout=60)
+        flower.close()
+        harness.publisher.close()
 
 
 def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str]]) -> None:

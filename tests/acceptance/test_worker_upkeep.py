@@ -137,7 +137,7 @@ def test_flower_asks_for_a_password_and_cannot_control_workers(harness: WorkerHa
     flower = Flower(harness.settings.flower_port)
     wait_until(flower.is_up, what="Flower to answer")
 
-    for path in ("/", "/workers", "/tasks", "/api/tasks", "/api/workers"):
+    for path in ("/", "/workers", "/tasks", "/api/tasks", "/api/workers", "/metrics"):
         assert flower.status(path, sign_in=None) == 401
         assert flower.status(path, sign_in="operator:guess") == 401
     assert flower.status("/api/task/revoke/anything", method="POST") == 403

@@ -130,9 +130,7 @@ def test_a_task_that_outlasts_the_plan_fails_as_a_timeout(api_user: ApiUser) -> 
     assert work["timeout_seconds"] == 240 * 60
 
     pass_time(api_user.deployment, timedelta(minutes=241))
-    end_overdue(
-        api_user.deployment.dispatcher, grace=timedelta(0), kill=lambda _claim, _child: None
-    )
+    end_overdue(api_user.deployment.dispatcher, grace=timedelta(0), kill=lambda _claim: None)
 
     failed = read(api_user, task["id"])
     assert (failed["status"], failed["failure_reason"], failed["error"]) == (

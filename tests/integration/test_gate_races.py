@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 from sqlalchemy import Connection
@@ -167,7 +167,7 @@ def test_concurrent_claims_plan_changes_and_releases_break_no_limit(
     assert deployment.one("SELECT count(*) AS n FROM attempts")["n"] >= 180
 
 
-def _kill_no_process(_claim: Claim, _bundle: UUID | None) -> None:
+def _kill_no_process(_claim: Claim) -> None:
     """Kill no process: the runs of this test are threads."""
 
 

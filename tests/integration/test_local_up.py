@@ -99,6 +99,44 @@ def test_a_detached_stack_runs_survives_kill_9_and_stops(terminal: Terminal) -> 
     assert "not running" in idle.stdout
 
 
+def test_each_process_has_only_its_own_secrets_in_its_environment(terminal: Terminal) -> None:
+    secrets = {
+        "OVERNIGHT_FLOWER_PASSWORD": ("flower-secret", {"flower"}),
+        "OVERNIGHT_JWT_SECRET": ("j" * 32, {"api"}),
+        "SECRET_HANDLER": ("handler-secret", {"worker"}),
+    }
+    terminal.env |= {name: value for name, (value, _) in secrets.items()} | {
+        "OVERNIGHT_JWT_ALGORITHMS": "HS256",
+        "OVERNIGHT_JWT_ISSUER": "issuer",
+        "OVERNIGHT_JWT_AUDIENCE": "audience",
+    }
+    started = terminal.type("up", "--detach")
+    assert started.returncode == 0, started.stdout + started.stderr
+
+    others = terminal.processes()[1:]
+    environments = {
+        process.pid: (_role(process), "\n".join(process.environ().values())) for process in others
+    }
+
+    roles = {role for role, _ in environments.values()}
+    assert {"api", "dispatcher", "worker", "maintenance", "beat", "flower", "server"} <= roles
+    for value, processes in secrets.values():
+        holders = {role for role, environment in environments.values() if value in environment}
+        assert holders == processes
+    for role, environment in environments.values():
+        has_database = "postgresql" in environment
+        assert has_database == (role not in {"flower", "server"}), role
+
+
+def _role(process: psutil.Process) -> str:
+    """Return the name of a process in the Procfile, or `server` for guards and servers."""
+    names = {"api", "dispatcher", "worker", "maintenance", "beat", "flower"}
+    arguments = process.cmdline()
+    # Maintenance is a Celery worker with a queue of its own.
+    found = [name for name in arguments if name in names]
+    return found[-1] if found else "server"
+
+
 def test_ctrl_c_during_the_start_leaves_no_process(terminal: Terminal, tmp_path: Path) -> None:
     with (tmp_path / "screen").open("wb") as output:
         up = subprocess.Popen(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from uuid import UUID
 
 import pytest
 
@@ -25,7 +24,7 @@ CLOCKS = LeaseTimes(CLAIM_TTL, LEASE)
 class Killed(list[Claim]):
     """Runs that were to be killed."""
 
-    def __call__(self, claim: Claim, _bundle: UUID | None) -> None:
+    def __call__(self, claim: Claim) -> None:
         self.append(claim)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 import pytest
 
@@ -406,14 +406,12 @@ def test_a_heartbeat_after_the_reaper_read_the_row_keeps_the_run(
 
 def test_a_run_that_exceeds_its_timeout_is_ended_and_killed(deployment: Deployment) -> None:
     _, run = _running(deployment, timeout_seconds=60)
-    killed: list[tuple[Claim, UUID | None]] = []
+    killed: list[Claim] = []
     _keep_beating(deployment, run, timedelta(seconds=60) + GRACE + SECOND)
 
-    assert (
-        end_overdue(deployment.dispatcher, grace=GRACE, kill=lambda *run: killed.append(run)) == 1
-    )
+    assert end_overdue(deployment.dispatcher, grace=GRACE, kill=killed.append) == 1
 
-    assert killed == [(run.claim, None)]
+    assert killed == [run.claim]
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
     assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.LOST
 
@@ -429,14 +427,12 @@ def test_a_run_past_its_timeout_may_end_within_the_grace(deployment: Deployment)
 def test_a_run_that_ignores_a_stop_is_ended_and_killed(deployment: Deployment) -> None:
     user, run = _running(deployment)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")
-    killed: list[tuple[Claim, UUID | None]] = []
+    killed: list[Claim] = []
     _keep_beating(deployment, run, GRACE + SECOND)
 
-    assert (
-        end_overdue(deployment.dispatcher, grace=GRACE, kill=lambda *run: killed.append(run)) == 1
-    )
+    assert end_overdue(deployment.dispatcher, grace=GRACE, kill=killed.append) == 1
 
-    assert killed == [(run.claim, None)]
+    assert killed == [run.claim]
     assert deployment.state(run.claim.task_id) == "cancelled"
 
 
@@ -470,5 +466,5 @@ def _keep_beating(deployment: Deployment, run: Run, duration: timedelta) -> None
     heartbeat(deployment.dispatcher, run.claim, lease=LEASE)
 
 
-def _kill_no_process(claim: Claim, bundle: UUID | None) -> None:
-    raise AssertionError(f"{claim} of {bundle} was to be killed")
+def _kill_no_process(claim: Claim) -> None:
+    raise AssertionError(f"{claim} was to be killed")

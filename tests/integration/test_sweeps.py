@@ -10,7 +10,7 @@ import pytest
 from redis import Redis
 from sqlalchemy import text
 
-from overnight_server.dispatch.publish import BrokerUnreachable, message_id
+from overnight_server.dispatch.publish import BrokerUnreachable
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.domain.retry import RetryRules, Strategy
 from overnight_server.local.redis import EmbeddedRedis
@@ -19,6 +19,7 @@ from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
+from overnight_worker.message import read_claims
 from tests.support.deployment import CLAIM_TTL, LEASE, Deployment
 from tests.support.rivals import Rival, queue_up
 
@@ -203,9 +204,8 @@ def test_the_timeouts_sweep_ends_a_run_and_orders_it_killed(
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
     assert order is not None
     body = json.loads(base64.b64decode(json.loads(order["data"])["body"]))
-    assert body["method"] == "revoke"
-    assert body["arguments"]["task_id"] == message_id(run.claim)
-    assert (body["arguments"]["terminate"], body["arguments"]["signal"]) == (True, "SIGKILL")
+    assert body["method"] == "end_run"
+    assert read_claims([list(body["arguments"].values())]) == [run.claim]
 
 
 def test_the_dispatch_sweep_fills_slots_when_no_dispatcher_does(

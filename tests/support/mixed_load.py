@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from sqlalchemy import Connection, text
 
@@ -484,7 +484,7 @@ class Caller:
                 UserId(row.user_id),
                 TaskId(row.task_id),
                 actor=ACTOR,
-                kill=lambda _claim, _bundle: None,
+                kill=_kill_no_process,
             )
 
     # -- workers, agents and sweeps ---------------------------------------------------------------
@@ -544,7 +544,7 @@ def _end_overdue(db: Db) -> int:
     return end_overdue(db, grace=timedelta(seconds=1), kill=_kill_no_process)
 
 
-def _kill_no_process(_claim: object, _bundle: UUID | None) -> None:
+def _kill_no_process(_claim: object) -> None:
     """Kill no process: the runs of a load have none."""
 
 

@@ -16,6 +16,10 @@ def main() -> None:
     # After the path is set, because Celery imports its plugins at once.
     from celery.__main__ import main as celery  # noqa: PLC0415
 
+    if "flower" in sys.argv:
+        from overnight_worker.flower_login import require_login  # noqa: PLC0415
+
+        require_login()
     sys.argv[1:1] = ["--quiet", "--app", "overnight_worker.celery_app"]
     celery()
 

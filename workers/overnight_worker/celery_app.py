@@ -22,6 +22,7 @@ from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.presence import Presence
+from overnight_worker.remote_control import restrict_commands
 
 
 def configuration() -> dict[str, object]:
@@ -47,6 +48,7 @@ Channel.do_restore = False
 app = Celery("overnight", include=["overnight_worker.execute", "overnight_worker.sweep_tasks"])
 app.add_defaults(configuration)
 app.steps["worker"].add(Presence)
+restrict_commands()
 
 
 @signals.setup_logging.connect

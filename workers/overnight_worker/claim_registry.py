@@ -222,6 +222,15 @@ class ClaimRegistry:
             for record in self._records
         )
 
+    def process_of(self, claim: Claim) -> int | None:
+        """Return the id of the pool process that holds a claim; None if none does."""
+        for record in self._records:
+            if record.pid != _NO_PROCESS and any(
+                entry.read() == claim for entry in record.entries[: record.count]
+            ):
+                return record.pid
+        return None
+
     def collect_orphaned_claims(self) -> list[OrphanedClaims]:
         """Clear the records of processes that are gone; return the claims they held."""
         orphaned = []

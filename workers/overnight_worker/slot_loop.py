@@ -68,7 +68,7 @@ class SlotLoop:
         """Return self if the slot may claim more tasks after `run`, else None."""
         if not self._may_continue:
             return None
-        # Celery can only kill a run by the id of its message, so later bundles keep that id.
+        # Celery shows the process under the id of its message, so later bundles keep that id.
         self._bundle = run.bundle or self._bundle
         return self
 

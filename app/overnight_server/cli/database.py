@@ -53,7 +53,13 @@ def settings_with_database() -> "Settings":
 
 def settings_with_servers() -> "Settings":
     """Return the settings; raise CommandFailure if they name no database or no Redis."""
-    configured = settings_with_database()
+    settings_with_database()
+    return settings_with_redis()
+
+
+def settings_with_redis() -> "Settings":
+    """Return the settings; raise CommandFailure if they name no Redis."""
+    configured = settings()
     if configured.redis_url is None:
         raise CommandFailure("No Redis is configured or running here.", hint=NO_REDIS_ADVICE)
     return configured

@@ -85,13 +85,15 @@ class Publisher:
             if needs_idle_listener(self._redis, self._prefix, pool, queue):
                 self._redis.lpush(self._prefix + queue, _invitation(queue))
 
-    def terminate(self, claim: Claim, bundle: UUID | None = None) -> None:
-        """Have Celery kill the process of a run; best effort.
+    def terminate(self, claim: Claim) -> None:
+        """Have the worker of a run kill its process; best effort.
 
         The task's new state is already committed, so the run can no longer record a result.
         """
+        task_id, epoch, token = _arguments(claim)
+        arguments = {"task_id": task_id, "epoch": epoch, "token": token}
         try:
-            self._celery.control.revoke(message_id(claim, bundle), terminate=True, signal="SIGKILL")
+            self._celery.control.broadcast("end_run", arguments=arguments)
         except (OperationalError, redis.RedisError, OSError) as error:
             emit(LogEvent.BROKER_UNREACHABLE, error=str(error))
 

@@ -16,6 +16,7 @@ import overnight_server
 from overnight_server.local.errors import DidNotStart
 from overnight_server.local.guard_process import ORDERLY_STOP, LaunchRequest
 from overnight_server.local.privileges import Identity
+from overnight_server.settings.process_secrets import own_environment
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class GuardedProgram:
             self._guard = subprocess.Popen(
                 _guard_command(guard_end.fileno(), held),
                 cwd="/",
+                # The guard needs no secret; the program's environment is sent to it.
+                env=own_environment("guard", os.environ),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=None if output is None else subprocess.STDOUT,

@@ -15,6 +15,7 @@ from overnight_server.local.probes import http_status, live_workers
 from overnight_server.local.redis import RedisServer
 from overnight_server.local.service_state import Service
 from overnight_server.settings import Settings
+from overnight_server.settings.process_secrets import own_environment
 from overnight_server.store.db import Db, driver_url
 
 HTTP_OK = 200
@@ -170,7 +171,10 @@ class LocalStack:
         return self.postgres.url(login=API_LOGIN if process == "api" else SERVICE_LOGIN)
 
     def environment(self, process: str) -> dict[str, str]:
-        """Return the environment of a process: this one's, with the addresses of the stack."""
+        """Return the environment of a process: this one's, with the addresses of the stack.
+
+        Secrets that the process does not need are left out.
+        """
         addresses = {
             "OVERNIGHT_HOME": str(self.home.path),
             "OVERNIGHT_DATABASE_URL": self.database_url_for(process),
@@ -185,7 +189,8 @@ class LocalStack:
         }
         # A secret may be set by value or by file, not by both; here it is set by value.
         files = {f"{name}_FILE" for name in addresses}
-        return {name: value for name, value in os.environ.items() if name not in files} | addresses
+        inherited = {name: value for name, value in os.environ.items() if name not in files}
+        return own_environment(process, inherited | addresses)
 
 
 def _address(host: str, port: int) -> str:

@@ -31,7 +31,7 @@ from overnight_server.telemetry import LogEvent, emit
 
 BATCH = 500
 RELEASED = "lock_released"
-Kill = Callable[[Claim, UUID | None], None]
+Kill = Callable[[Claim], None]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ReleasedLock:
 def killing(settings: Settings) -> Iterator[Kill]:
     """Yield a function that kills a run; without a broker the run stops at its next heartbeat."""
     if settings.redis_url is None:
-        yield lambda _claim, _bundle: None
+        yield lambda _claim: None
         return
     publisher = Publisher(settings)
     try:
@@ -179,7 +179,7 @@ def _finish(db: Db, ended: _EndedClaim, actor: str, kill: Kill) -> ReleasedLock:
         actor=actor,
     )
     db.wake()
-    kill(claim, ended.ending.bundle)
+    kill(claim)
     return ReleasedLock(claim.task_id, ended.keys)
 
 

@@ -4,7 +4,6 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
-from uuid import UUID
 
 from sqlalchemy import Connection
 
@@ -93,7 +92,7 @@ def settle_runs_of_dead_process(
     return len(_settle_all(db, "runs_of_dead_workers", params, only_expired=False))
 
 
-def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None], None]) -> int:
+def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim], None]) -> int:
     """End and kill runs that send heartbeats but exceed their time or ignore a cancel.
 
     Settles at most a batch of them, lanes locked first, and then calls `kill` for each. Return how
@@ -103,7 +102,7 @@ def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim, UUID | None]
     ended = _settle_all(db, "overdue_runs", params, only_expired=False)
     for ending in ended:
         fault("timeouts.before_kill")
-        kill(ending.claim, ending.bundle)
+        kill(ending.claim)
     return len(ended)
 
 

@@ -31,6 +31,7 @@ def api(
     """Serve the HTTP API."""
     if processes is not None:
         os.environ["OVERNIGHT_API_PROCESSES"] = str(processes)
+    _drop_foreign_secrets("api")
     settings = database.settings_with_database()
     _check_schema(str(settings.database_url))
     listener = _listen(settings.api_host, settings.api_port)
@@ -45,6 +46,7 @@ def dispatcher() -> None:
     """Claim tasks for free slots and send them to the workers."""
     from overnight_server.dispatch.loop import run
 
+    _drop_foreign_secrets("dispatcher")
     run(_settings())
 
 
@@ -63,24 +65,25 @@ def worker(
     for name, value in values.items():
         if value is not None:
             os.environ[f"OVERNIGHT_{name}"] = str(value)
-    _exec_celery(worker_arguments(_settings()))
+    _exec_celery("worker", worker_arguments(_settings()))
 
 
 def maintenance() -> None:
     """Run the sweeps that beat schedules, in a Celery worker of their own."""
     _settings()
-    _exec_celery(maintenance_arguments())
+    _exec_celery("maintenance", maintenance_arguments())
 
 
 def beat() -> None:
     """Schedule the sweeps: Celery beat."""
     _settings()
-    _exec_celery(beat_arguments())
+    _exec_celery("beat", beat_arguments())
 
 
 def flower() -> None:
     """Serve Flower, which shows Celery's workers and messages, behind a password."""
-    settings = _settings()
+    _check_celery()
+    settings = database.settings_with_redis()
     if not settings.flower_password:
         raise CommandFailure(
             "Flower needs a password.",
@@ -89,7 +92,7 @@ def flower() -> None:
         )
     # In the environment, because every user of the machine can read arguments.
     os.environ["FLOWER_BASIC_AUTH"] = f"{settings.flower_user}:{settings.flower_password}"
-    _exec_celery(flower_arguments(settings))
+    _exec_celery("flower", flower_arguments(settings))
 
 
 def mcp(*, url: options.Url = None, api_key_file: options.KeyFile = None) -> None:
@@ -158,11 +161,16 @@ def flower_arguments(settings: "Settings") -> list[str]:
 
 def _settings() -> "Settings":
     """Return the settings of a process; raise ModuleNotFoundError without the server's packages."""
-    if sys.modules.get("celery", ...) is None or find_spec("celery") is None:
-        raise ModuleNotFoundError("celery is not installed", name="celery")
+    _check_celery()
     settings = database.settings_with_servers()
     _check_schema(str(settings.database_url))
     return settings
+
+
+def _check_celery() -> None:
+    """Raise ModuleNotFoundError without the server's packages."""
+    if sys.modules.get("celery", ...) is None or find_spec("celery") is None:
+        raise ModuleNotFoundError("celery is not installed", name="celery")
 
 
 def _check_schema(url: str) -> None:
@@ -173,10 +181,21 @@ def _check_schema(url: str) -> None:
         migrate.check(url)
 
 
-def _exec_celery(arguments: list[str]) -> Never:
+def _exec_celery(process: str, arguments: list[str]) -> Never:
     """Replace this process by Celery, so that signals reach Celery directly."""
+    from overnight_server.settings.process_secrets import own_environment
+
+    command = [sys.executable, *CELERY, *arguments]
     sys.stdout.flush()
-    os.execv(sys.executable, [sys.executable, *CELERY, *arguments])  # noqa: S606 - our own program
+    os.execve(sys.executable, command, own_environment(process, os.environ))  # noqa: S606 - our own
+
+
+def _drop_foreign_secrets(process: str) -> None:
+    """Remove the secrets that this process does not need from its environment."""
+    from overnight_server.settings.process_secrets import own_environment
+
+    for name in os.environ.keys() - own_environment(process, os.environ).keys():
+        del os.environ[name]
 
 
 def _listen(host: str, port: int) -> socket.socket:
