@@ -238,6 +238,21 @@ class LogEvent(Enum):
         "worker pool slots",
         "A worker takes no new tasks and finishes its current runs.",
     )
+    WORKER_DEAF = (
+        ERROR,
+        "worker pool",
+        "A worker with a free slot no longer reads messages; it restarts when its runs have ended.",
+    )
+    MESSAGE_DROPPED = (
+        WARN,
+        "worker reason dropped",
+        "A worker dropped a message that the service did not send; of many, few are logged.",
+    )
+    BROKER_FULL = (
+        WARN,
+        "error",
+        "Redis has no memory left; the worker waits and connects again.",
+    )
     HANDLERS_LOADED = (
         INFO,
         "modules types",

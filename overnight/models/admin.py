@@ -343,7 +343,12 @@ class Worker(ResponseModel):
     name: str | None = Field(None, description="Name of an agent outside the deployment.")
     slots: int = Field(description="Number of tasks that it can run at the same time.")
     busy: int = Field(description="Number of tasks that it runs now.")
-    status: str = Field(description="active, draining, silent or offline.")
+    status: str = Field(
+        description="active, draining, deaf (it reads no messages), silent or offline."
+    )
+    dropped_messages: int = Field(
+        default=0, description="Forged or malformed messages that it dropped since its start."
+    )
     capabilities: list[str] = Field(description="Capabilities of the worker.")
     types: list[str] = Field(description="Task types that it accepts; an empty list is all.")
     joined_at: datetime = Field(description="When it registered.")

@@ -123,6 +123,12 @@ def test_a_migrated_database_with_a_live_worker_and_beat_passes_its_checks(
     db.atomically(lambda tx: tx.execute(statement("update_finding"), gone))
     assert results(chosen)["audit"].ok
 
+    db.atomically(lambda tx: tx.execute(update(AgentRow).values(dropped_messages=3)))
+    assert "3 messages dropped" in results(chosen)["workers"].detail
+    db.atomically(lambda tx: tx.execute(statement("mark_worker_deaf"), {"id": "a:1:b"}))
+    assert results(chosen)["workers"].detail == "a:1:b reads no messages from Redis"
+    db.atomically(lambda tx: tx.execute(update(AgentRow).values(deaf_since=None)))
+
     db.atomically(lambda tx: tx.execute(update(AgentRow).values(status="draining")))
     workers = results(chosen)["workers"]
     assert workers.detail == "no worker accepts tasks, 1 draining"

@@ -11,7 +11,10 @@ from overnight_worker.working_directory import find_last
 
 
 def main() -> None:
-    """Start what the arguments name; the process ends with Celery's exit code."""
+    """Start what the arguments name; the process ends with Celery's exit code.
+
+    A worker that found itself deaf starts anew instead.
+    """
     find_last()
     # After the path is set, because Celery imports its plugins at once.
     from celery.__main__ import main as celery  # noqa: PLC0415
@@ -20,8 +23,13 @@ def main() -> None:
         from overnight_worker.flower_login import require_login  # noqa: PLC0415
 
         require_login()
+    from overnight_worker.restart import RESTART  # noqa: PLC0415
+
     sys.argv[1:1] = ["--quiet", "--app", "overnight_worker.celery_app"]
-    celery()
+    try:
+        celery()
+    finally:
+        RESTART.execute()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import warnings
 from celery import Celery, signals
 from celery.beat import Service
 from celery.exceptions import CPendingDeprecationWarning, SecurityWarning
-from kombu.transport.redis import Channel
 
 from overnight_server import telemetry
 from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE, celery_settings
@@ -22,6 +21,7 @@ from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.presence import Presence
+from overnight_worker.redis_transport import use_filtered_transport
 from overnight_worker.remote_control import restrict_commands
 
 
@@ -33,6 +33,7 @@ def configuration() -> dict[str, object]:
         # This scheduler writes no file: the table `sweeps` holds when each sweep last ran.
         "beat_scheduler": "overnight_worker.beat_scheduler:Scheduler",
         "beat_max_loop_interval": 5,
+        "worker_consumer": "overnight_worker.consumer:Consumer",
     }
 
 
@@ -41,14 +42,11 @@ def configuration() -> dict[str, object]:
 for _category in (SecurityWarning, CPendingDeprecationWarning):
     warnings.filterwarnings("ignore", category=_category)
 
-# A claim whose message was received but not started is released by the reaper. Kombu would restore
-# the message itself and, if Redis is down, write it to a file that nobody reads.
-Channel.do_restore = False
-
 app = Celery("overnight", include=["overnight_worker.execute", "overnight_worker.sweep_tasks"])
 app.add_defaults(configuration)
 app.steps["worker"].add(Presence)
 restrict_commands()
+use_filtered_transport()
 
 
 @signals.setup_logging.connect

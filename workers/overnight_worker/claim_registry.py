@@ -222,6 +222,10 @@ class ClaimRegistry:
             for record in self._records
         )
 
+    def has_claims(self) -> bool:
+        """Return whether any pool process holds a claim."""
+        return any(record.pid != _NO_PROCESS and record.count for record in self._records)
+
     def process_of(self, claim: Claim) -> int | None:
         """Return the id of the pool process that holds a claim; None if none does."""
         for record in self._records:

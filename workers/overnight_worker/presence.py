@@ -12,16 +12,20 @@ from celery.bootsteps import StartStopStep
 from overnight.handlers.registry import capabilities_offered, registered
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.fault_points import fault
-from overnight_server.outcome.presence import WorkerCard, beat, join, leave
+from overnight_server.outcome.presence import WorkerCard, beat, join, leave, mark_deaf
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import Db
 from overnight_server.telemetry import LogEvent, emit
+from overnight_worker.canary import CANARY_QUEUE, Canary, canary_queue
+from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.dead_children import DEAD_CHILDREN
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
+from overnight_worker.message_filter import MESSAGE_FILTER
 from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.resources import NoDatabase, database_url
+from overnight_worker.restart import RESTART
 
 # Celery's worker, whose parts are set as it starts.
 CeleryWorker: TypeAlias = Any
@@ -87,6 +91,9 @@ class Presence(StartStopStep):
             raise SystemExit(f"overnight worker: {error}") from error
         POOL_GUARD.prepare()
         self._card = agent_card(self._settings, slots=parent.concurrency)
+        self._canary = Canary(self._settings)
+        parent.app.amqp.queues.select_add(canary_queue())
+        MESSAGE_FILTER.read_queue(CANARY_QUEUE, self._canary.on_read)
 
     def start(self, parent: CeleryWorker) -> None:
         """Start the timers.
@@ -107,7 +114,8 @@ class Presence(StartStopStep):
             timer.cancel()
         fault("presence.before_leave")
         if with_connection(self._settings, lambda db: leave(db, WORKER_ID)):
-            emit(LogEvent.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason="shutdown")
+            reason = "deaf" if self._canary.is_deaf else "shutdown"
+            emit(LogEvent.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason=reason)
 
     def send_heartbeat(self) -> None:
         """Send the worker's heartbeat, and start or stop draining as its row says."""
@@ -116,10 +124,26 @@ class Presence(StartStopStep):
         statuses: list[str] = []
         if with_connection(
             self._settings,
-            lambda db: statuses.append(beat_or_join(db, self._card, liveness=liveness)),
+            lambda db: statuses.append(
+                beat_or_join(
+                    db, self._card, liveness=liveness, dropped_messages=MESSAGE_FILTER.dropped
+                )
+            ),
         ):
             self._set_draining(is_draining=statuses[-1] == DRAINING)
+        self._check_hearing()
         fault("presence.after_beat")
+
+    def _check_hearing(self) -> None:
+        """Start a deaf worker anew once its runs have ended; until then it drains."""
+        if not self._canary.is_deaf:
+            self._canary.check(slots=self._card.slots)
+            if self._canary.is_deaf:
+                emit(LogEvent.WORKER_DEAF, worker=WORKER_ID, pool=self._card.pool)
+        if self._canary.is_deaf:
+            with_connection(self._settings, lambda db: mark_deaf(db, WORKER_ID))
+            if not CLAIM_REGISTRY.has_claims() and not RESTART.is_requested:
+                RESTART.request()
 
     def check_pool(self) -> None:
         """Replace pool processes that died, and settle their claims."""
@@ -140,9 +164,13 @@ class Presence(StartStopStep):
         emit(LogEvent.WORKER_DRAINING if is_draining else LogEvent.WORKER_JOINED, **fields)
 
 
-def beat_or_join(db: Db, card: WorkerCard, *, liveness: timedelta) -> str:
+def beat_or_join(
+    db: Db, card: WorkerCard, *, liveness: timedelta, dropped_messages: int = 0
+) -> str:
     """Send a heartbeat, or register if the row is missing or wrong; return the worker's status."""
-    status = beat(db, card.id, liveness=liveness, slots=card.slots)
+    status = beat(
+        db, card.id, liveness=liveness, slots=card.slots, dropped_messages=dropped_messages
+    )
     if status is not None:
         return status
     status = join(db, card)

@@ -15,6 +15,7 @@ from typing import Final
 from celery.beat import Service
 
 from overnight_server.telemetry import LogEvent, emit
+from overnight_worker.restart import RESTART
 
 # What the worker may take after the last run's grace: to give runs back, to sign off, and to give
 # up on a Redis that does not answer.
@@ -103,6 +104,7 @@ def _exit_now(_signum: int, _frame: FrameType | None) -> None:
         )
     finally:
         # Writing the line may fail if it interrupts another; the exit must not.
+        RESTART.execute()
         os._exit(0)
 
 

@@ -8,6 +8,8 @@ from overnight_server.settings import Settings
 
 EXECUTE: Final = "overnight.execute"
 MAINTENANCE_QUEUE: Final = "maintenance"
+# The beginning of the names of queues that only one worker reads, for messages to itself.
+OWN_QUEUES: Final = "canary."
 # The unnamed exchange routes by queue name alone. A named one keeps its bindings in Redis and
 # silently drops messages after a FLUSHALL.
 DIRECT: Final = Exchange("")

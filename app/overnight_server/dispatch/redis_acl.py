@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Final
 
-from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE, agent_queue
+from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE, OWN_QUEUES, agent_queue
 from overnight_server.wakeups.wake import CANCELS_CHANNEL, DISPATCHERS_CHANNEL, SLOTS_CHANNEL
 
 API: Final = "overnight_api"
@@ -21,7 +21,7 @@ WAKE: Final = ("publish",)
 RATE_LIMIT: Final = ("evalsha", "script|load", "script|exists", "time", "hmget", "hset", "pexpire")
 # What Celery's workers, beat and the publisher of the dispatcher send.
 BROKER: Final = (
-    *("lpush", "rpush", "brpop", "llen", "del", "get", "set"),
+    *("lpush", "rpush", "brpop", "llen", "del", "get", "set", "expire"),
     *("zadd", "zrem", "zrange", "zrevrangebyscore", "zrangebyscore"),
     *("hset", "hget", "hdel", "sadd", "srem", "smembers"),
     *("multi", "exec", "watch", "unwatch"),
@@ -61,7 +61,9 @@ def acl_users(prefix: str, database: int = 0) -> tuple[AclUser, ...]:
     # Redis compares a pattern subscription with the ACL literally, so wildcards do not help here.
     control_channels = tuple(f"{prefix}/{database}.{name}" for name in CONTROL_CHANNELS)
     control_keys = tuple(f"~{prefix}{name}*" for name in CONTROL_KEYS)
-    readable_queues = tuple(f"%R~{prefix}{name}*" for name in (agent_queue(""), MAINTENANCE_QUEUE))
+    readable_queues = tuple(
+        f"%R~{prefix}{name}*" for name in (agent_queue(""), MAINTENANCE_QUEUE, OWN_QUEUES)
+    )
     wake_channels = tuple(
         f"{prefix}{name}" for name in (DISPATCHERS_CHANNEL, SLOTS_CHANNEL, CANCELS_CHANNEL)
     )

@@ -18,7 +18,9 @@ from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.errors import LocalError
 from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.probes import (
+    deaf_workers,
     draining_workers,
+    dropped_messages,
     http_status,
     live_workers,
     seconds_since_each_dispatcher,
@@ -279,6 +281,12 @@ def _workers(context: CheckContext) -> str:
     count = context.query_as_process(lambda db: live_workers(db, liveness))
     draining = context.query_as_process(lambda db: draining_workers(db, liveness))
     suffix = f", {len(draining)} draining" if draining else ""
+    deaf = context.query_as_process(lambda db: deaf_workers(db, liveness))
+    if deaf:
+        _fail(
+            f"{join_names(deaf)} reads no messages from Redis",
+            "it restarts when its runs have ended; if it becomes deaf again, see its log and Redis",
+        )
     if not count and draining:
         _fail(
             f"no worker accepts tasks{suffix}",
@@ -286,6 +294,9 @@ def _workers(context: CheckContext) -> str:
         )
     if not count:
         _fail("no worker is live", f"{START_ADVICE}, or a worker with `overnight worker`")
+    dropped = context.query_as_process(dropped_messages)
+    if dropped:
+        suffix += f", {dropped} messages dropped that the service did not send"
     return f"{count} live{suffix}"
 
 

@@ -40,6 +40,25 @@ def draining_workers(db: Db, liveness: float) -> list[str]:
     return _workers_with_status(db, liveness, "draining")
 
 
+def deaf_workers(db: Db, liveness: float) -> list[str]:
+    """Return the ids of live workers that read no messages."""
+    is_live = AgentRow.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
+    query = (
+        select(AgentRow.id)
+        .where(AgentRow.deaf_since.is_not(None), AgentRow.status != "offline", is_live)
+        .order_by(AgentRow.id)
+    )
+    return db.atomically(lambda tx: list(tx.scalars(query)))
+
+
+def dropped_messages(db: Db) -> int:
+    """Return how many messages the workers that have not left dropped since they started."""
+    query = select(func.coalesce(func.sum(AgentRow.dropped_messages), 0)).where(
+        AgentRow.status != "offline"
+    )
+    return int(db.atomically(lambda tx: tx.scalar(query)) or 0)
+
+
 def _workers_with_status(db: Db, liveness: float, status: str) -> list[str]:
     is_live = AgentRow.last_heartbeat_at > func.clock() - timedelta(seconds=liveness)
     query = select(AgentRow.id).where(AgentRow.status == status, is_live).order_by(AgentRow.id)

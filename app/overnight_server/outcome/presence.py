@@ -56,16 +56,32 @@ def join(db: Db, card: WorkerCard) -> str:
 
 
 def beat(
-    db: Db, agent_id: str, *, liveness: timedelta | None = None, slots: int | None = None
+    db: Db,
+    agent_id: str,
+    *,
+    liveness: timedelta | None = None,
+    slots: int | None = None,
+    dropped_messages: int = 0,
 ) -> str | None:
     """Record a worker's heartbeat; return `active` or `draining`, or None if it must join again.
 
     A worker must join again after it was retired, with a `liveness` after a longer silence, and
-    with `slots` if its row has another number of them.
+    with `slots` if its row has another number of them. `dropped_messages` is how many messages the
+    worker has dropped since its start.
     """
-    params = {"id": agent_id, "liveness": liveness and liveness.total_seconds(), "slots": slots}
+    params = {
+        "id": agent_id,
+        "liveness": liveness and liveness.total_seconds(),
+        "slots": slots,
+        "dropped_messages": dropped_messages,
+    }
     row = db.atomically(lambda tx: tx.execute(statement("heartbeat_agent"), params).one_or_none())
     return None if row is None else str(row.status)
+
+
+def mark_deaf(db: Db, agent_id: str) -> None:
+    """Record that a worker reads no messages; it drains until it starts anew."""
+    db.atomically(lambda tx: tx.execute(statement("mark_worker_deaf"), {"id": agent_id}))
 
 
 def heartbeat_claim_holder(db: Db, claim: Claim) -> None:

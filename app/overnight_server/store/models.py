@@ -166,6 +166,8 @@ class AgentRow(Base):
     drain_requested_at: Mapped[datetime | None]
     authorized_by: Mapped[str | None]
     authorized_until: Mapped[datetime | None]
+    deaf_since: Mapped[datetime | None]
+    dropped_messages: Mapped[int] = mapped_column(BigInteger)
 
 
 class SweepRunRow(Base):

@@ -16,13 +16,17 @@ RETURNING status;
 -- again. With :liveness, a worker that was silent for longer must do so too, and so must one whose row has another
 -- number of slots than the worker: with too many of them the gate would give it tasks that wait.
 UPDATE agents
-   SET last_heartbeat_at = clock()
+   SET last_heartbeat_at = clock(),
+       dropped_messages = :dropped_messages
  WHERE id = :id
    AND status <> 'offline'
    AND (CAST(:liveness AS float8) IS NULL
         OR last_heartbeat_at > clock() - make_interval(secs => CAST(:liveness AS float8)))
    AND slots = coalesce(CAST(:slots AS int), slots)
 RETURNING status;
+
+-- name: mark_worker_deaf
+UPDATE agents SET status = 'draining', deaf_since = coalesce(deaf_since, clock()) WHERE id = :id AND status <> 'offline';
 
 -- name: mark_worker_offline
 UPDATE agents SET status = 'offline' WHERE id = :id;

@@ -160,7 +160,9 @@ SELECT count(*)
 
 -- name: view_agents
 -- The workers and pull agents with the owner of each pull agent and the number of tasks that each runs.
-SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots, g.status, g.capabilities, coalesce(g.types, '{}') AS types, g.joined_at,
+SELECT g.id, g.kind, g.pool, u.name AS owner, g.name, g.slots,
+       CASE WHEN g.deaf_since IS NOT NULL AND g.status <> 'offline' THEN 'deaf' ELSE g.status END AS status,
+       g.capabilities, coalesce(g.types, '{}') AS types, g.dropped_messages, g.joined_at,
        g.last_heartbeat_at AS last_seen_at,
        g.last_heartbeat_at > clock() - make_interval(secs => coalesce(g.stale_after_seconds, :liveness)) AS is_alive,
        coalesce(b.busy, 0) AS busy

@@ -18,7 +18,9 @@ CREATE INDEX pools_serves ON pools (serves) WHERE serves IS NOT NULL;
 -- afterwards. claim_ttl_seconds and stale_after_seconds are set for pull agents; workers use the
 -- settings. drain_requested_at is kept beside the status, so that a worker that was unreachable for a
 -- while is still draining. authorized_by is the key or token with which a pull agent last registered or asked
--- for work, and authorized_until the end of that token; the tokens of its claims end with it.
+-- for work, and authorized_until the end of that token; the tokens of its claims end with it. deaf_since is when a
+-- worker noticed that it reads no messages; it drains from then on. dropped_messages counts the messages that a
+-- worker dropped since its start, because the service did not send them.
 CREATE TABLE agents (
     id TEXT NOT NULL,
     kind TEXT DEFAULT 'celery' NOT NULL,
@@ -38,6 +40,8 @@ CREATE TABLE agents (
     drain_requested_at TIMESTAMP WITH TIME ZONE,
     authorized_by TEXT,
     authorized_until TIMESTAMP WITH TIME ZONE,
+    deaf_since TIMESTAMP WITH TIME ZONE,
+    dropped_messages BIGINT DEFAULT 0 NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT agents_status_known CHECK (status IN ('active', 'draining', 'offline')),
     CONSTRAINT agents_slots_not_negative CHECK (slots >= 0),
