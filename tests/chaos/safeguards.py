@@ -161,8 +161,8 @@ MUTANTS: Final = (
         "the rule that a worker killed from outside accuses nobody",
         (
             "app/overnight_server/domain/verdicts.py",
-            "BLAMELESS = frozenset({WORKER_LOST, ",
-            "BLAMELESS = frozenset({",
+            "{WORKER_LOST, RELEASED,",
+            "{RELEASED,",
         ),
         {
             "tests/unit/test_verdicts.py"

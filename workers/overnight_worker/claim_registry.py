@@ -36,7 +36,7 @@ NO_FILE: Final = -1
 _RESULT_BYTES: Final = 256 * 1024
 
 
-class Stage(IntEnum):
+class ClaimStage(IntEnum):
     """How far a claim of a bundle has come."""
 
     WAITING = 0
@@ -67,7 +67,7 @@ class _ClaimEntry(ctypes.Structure):
         self.task_id[:] = claim.task_id.bytes
         self.epoch = claim.epoch
         self.token[:] = claim.token.bytes
-        self.stage = Stage.WAITING
+        self.stage = ClaimStage.WAITING
 
     def read(self) -> Claim:
         """Return the claim of this entry."""
@@ -102,7 +102,7 @@ class _ProcessRecord(ctypes.Structure):
 
     def result_of(self, entry: _ClaimEntry) -> Result | None:
         """Return the result of a run that had ended; None if it had not, or cannot be read."""
-        if entry.stage != Stage.FINISHED:
+        if entry.stage != ClaimStage.FINISHED:
             return None
         return decode(bytes(self.results[entry.start : entry.start + entry.length]))
 
@@ -176,7 +176,7 @@ class ClaimRegistry:
     def run_begins(self, number: int) -> None:
         """Note that the handler of one of the claims, by its place, is called next."""
         if self._current is not None and number < self._current.count:
-            self._current.entries[number].stage = Stage.RUNNING
+            self._current.entries[number].stage = ClaimStage.RUNNING
 
     def keep_result(self, number: int, result: Result) -> bool:
         """Keep the result of one of the claims until it is recorded; False if that is impossible.
@@ -193,7 +193,7 @@ class ClaimRegistry:
         ctypes.memmove(ctypes.addressof(record.results) + start, encoded, len(encoded))
         entry.start, entry.length = start, len(encoded)
         record.result_bytes = start + len(encoded)
-        entry.stage = Stage.FINISHED
+        entry.stage = ClaimStage.FINISHED
         return True
 
     def handler_started(self, *, until: float) -> None:
@@ -258,7 +258,7 @@ def _read(record: _ProcessRecord) -> OrphanedClaims:
         result = record.result_of(entry)
         if result is not None:
             finished.append((entry.read(), result))
-        elif is_bundle and entry.stage == Stage.WAITING:
+        elif is_bundle and entry.stage == ClaimStage.WAITING:
             waiting.append(entry.read())
         else:
             begun.append(entry.read())
