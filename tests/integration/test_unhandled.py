@@ -8,7 +8,7 @@ import pytest
 from overnight_server.control.cancel import cancel
 from overnight_server.domain.ids import UserId, show_task
 from overnight_server.insight.dead_letters import get_dead_letter
-from overnight_server.maintenance import unhandled
+from overnight_server.maintenance import no_handler
 from overnight_server.maintenance.sweeps import run_sweep
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
@@ -142,7 +142,7 @@ def test_a_pass_continues_where_the_last_one_stopped(
 
 
 def read_one_page(deployment: Deployment, settings: Settings) -> int:
-    return unhandled.dead_letter_unhandled(
+    return no_handler.dead_letter_unhandled(
         deployment.dispatcher,
         timeout=timedelta(seconds=HOUR),
         liveness=timedelta(seconds=settings.worker_liveness),

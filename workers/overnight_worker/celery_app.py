@@ -101,7 +101,8 @@ def on_worker_shutting_down(**_: object) -> None:
 def on_child_start(**_: object) -> None:
     """Prepare a new pool process, and put it under a guard."""
     CLAIM_REGISTRY.register()
-    POOL_GUARD.split(memory_limit_mb=current().run_memory_mb)
+    settings = current()
+    POOL_GUARD.split(memory_limit_mb=settings.run_memory_mb)
     # Objects from before the fork live on; collecting them again and again would delay runs.
     gc.freeze()
     shutdown.ignore_sigterm()

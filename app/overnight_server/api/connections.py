@@ -142,9 +142,9 @@ class GuardedProtocol(HttpToolsProtocol):
         self._header_bytes = 0
         self.serves_health_only = False
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", transport))
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -17,12 +17,12 @@ from overnight_server.intake.inbox import process_inbox
 from overnight_server.maintenance.audit import audit, audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
+from overnight_server.maintenance.no_handler import dead_letter_unhandled
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.maintenance.starvation_alarm import report_starving_users
 from overnight_server.maintenance.triggers import fire_due
-from overnight_server.maintenance.unhandled import dead_letter_unhandled
 from overnight_server.settings import Settings
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
