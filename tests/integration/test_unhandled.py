@@ -125,7 +125,7 @@ def test_an_outage_of_the_sweep_ends_nothing(
 def test_a_pass_continues_where_the_last_one_stopped(
     deployment: Deployment, user: UserId, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unhandled, "PAGE", 2)
+    monkeypatch.setattr(no_handler, "PAGE", 2)
     monkeypatch.setattr("overnight_server.store.pass_limit.PASS_SECONDS", 0.0)
     users = [user, deployment.user()]
     for number in range(7):
