@@ -83,6 +83,7 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
     "key_id": (lambda api_user: key_id_of(api_user.key), lambda: "000000000000"),
     "row_id": (lambda _api_user: "1", lambda: "999999"),
+    "finding_id": (lambda _api_user: "1", lambda: "999999"),
     "agent_id": (lambda api_user: register_agent(api_user).id, new_agent_id),
     "user_id": (
         lambda api_user: str(api_user.user),

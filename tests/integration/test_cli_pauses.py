@@ -6,6 +6,7 @@ import pytest
 
 from overnight_server.cli.terminal.failures import Code
 from overnight_server.control.agents import PullAgentCard, register
+from overnight_server.control.keys import Caller
 from tests.support.command import run
 from tests.support.deployment import AGENT, Deployment
 
@@ -155,7 +156,7 @@ def test_the_pools_are_listed_with_their_slots(deployment: Deployment) -> None:
 
 
 def test_an_agent_outside_the_deployment_is_listed_as_agent(deployment: Deployment) -> None:
-    register(deployment.dispatcher, deployment.user(), PullAgentCard("mine"))
+    register(deployment.dispatcher, Caller(deployment.user(), "", ()), PullAgentCard("mine"))
 
     _, line = run("workers").stdout.splitlines()
 

@@ -20,6 +20,7 @@ from overnight_server.outcome.agent_claims import read_claim, settle_claim
 from overnight_server.store.db import Db
 from overnight_server.telemetry import LogEvent
 from overnight_server.wakeups.wake import Waker
+from overnight_worker import slot_loop
 from overnight_worker.execute import carry_out
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import load_handlers
@@ -92,8 +93,13 @@ def test_a_message_to_a_pool_is_logged(
 
 
 def test_the_task_that_a_slot_claims_after_its_last_one_is_logged(
-    deployment: Deployment, user: UserId, worker: WorkerResources, lines: Lines
+    deployment: Deployment,
+    user: UserId,
+    worker: WorkerResources,
+    lines: Lines,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(slot_loop, "LISTEN_SECONDS", 0.0)
     deployment.task(user)
     [claimed] = deployment.claim().claims
     next_task = deployment.task(user)

@@ -440,6 +440,8 @@ def _values(connection: Connection) -> dict[str, Any]:
         "detail": "{}",
         "older_than": timedelta(days=1),
         "every_type": "*",
+        "dropped_messages": 0,
+        "out_of_memory": False,
         "sweep": "unhandled",
         "sort_key": 0.0,
         "position": str(one.user_id),

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
 from overnight_server.control.agents import PullAgentCard, register
-from overnight_server.control.keys import issue
+from overnight_server.control.keys import Caller, issue
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
 from overnight_server.explain.explain import explain
@@ -30,6 +30,7 @@ OPEN_TO_ALL = {
     "legal_moves",
     "sweeps",
     "type_durations",
+    "worker_sessions",
 }
 
 # Rows that belong to no user: the deployment's workers and their pool. Users do not see them.
@@ -94,7 +95,7 @@ def _live(deployment: Deployment) -> UserId:
     """Let a user leave traces in every table that holds a user's rows."""
     user = deployment.user(monthly_agent_hours_limit=10, night_budget_usd=100)
     issue(deployment.app, user, name="laptop")
-    register(deployment.dispatcher, user, PullAgentCard("laptop"))
+    register(deployment.dispatcher, Caller(user, "", ()), PullAgentCard("laptop"))
     deployment.run("UPDATE users SET max_pending = 77 WHERE id = :id", id=user)
     first = deployment.running(user, locks=("repo:site",))
     deployment.task(user, locks=("repo:site",))

@@ -79,6 +79,7 @@ class _Seeder:
                 # Not the agent of the runs, because a request may remove it.
                 "agent_id": [other],
                 "key_id": keys,
+                "finding_id": [self._finding() for _ in range(3)],
             },
             foreign=foreign,
             runs=runs,
@@ -87,6 +88,14 @@ class _Seeder:
             dead_lettered=[self._dead_lettered(agent) for _ in range(6)],
             locked=[self._run(agent, locks=[f"repo:{n}"])[0] for n in range(4)],
         )
+
+    def _finding(self) -> str:
+        """Store a finding of the audit and return its number."""
+        row = self.served.deployment.one(
+            "INSERT INTO audit_findings (check_name, subject, detail)"
+            " VALUES ('edges', gen_random_uuid()::text, '{}') RETURNING id"
+        )
+        return str(row["id"])
 
     def _run(self, agent: str, **fields: Any) -> tuple[str, str]:
         """Create a task and let the agent start it."""

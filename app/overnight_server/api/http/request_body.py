@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import Message, Receive
 
 from overnight.errors import InvalidRequest, RequestTimedOut
@@ -51,9 +51,9 @@ async def read_body(
 ) -> Request:
     """Read the body of a request; return the request with its body.
 
-    Raises HTTPException 413 for a larger body, RequestTimedOut if it does not arrive in time,
-    InvalidRequest for JSON with too many or too deeply nested values, and what `RequestMemory.add`
-    raises.
+    Raises HTTPException 413 for a larger body and 400 if the client leaves before it has arrived,
+    RequestTimedOut if it does not arrive in time, InvalidRequest for JSON with too many or too
+    deeply nested values, and what `RequestMemory.add` raises.
     """
     declared = request.headers.get("content-length", "")[:_LENGTH_DIGITS]
     size = int(declared) if declared.isascii() and declared.isdigit() else None
@@ -71,6 +71,9 @@ async def read_body(
                 body = await bounded.body()
     except TimeoutError:
         raise RequestTimedOut(seconds) from None
+    except ClientDisconnect:
+        # Nobody reads the response; it only ends the request.
+        raise HTTPException(400, "the connection was closed before the body arrived") from None
     marks = check_json(body, limit.max_marks)
     held.grow_to(COPIES * len(body) + BYTES_PER_MARK * marks)
     return bounded

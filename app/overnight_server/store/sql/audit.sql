@@ -550,6 +550,10 @@ SELECT x.task_id, x.user_id, jsonb_build_object('row', 'event', 'seq', x.seq)
   FROM events x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id BETWEEN :first AND :last AND (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
 UNION ALL
+SELECT t.id, t.user_id, jsonb_build_object('row', 'graph event', 'id', x.id)
+  FROM tasks t JOIN dag_events x ON x.dag_id = t.dag_id
+ WHERE t.id BETWEEN :first AND :last AND x.user_id <> t.user_id
+UNION ALL
 SELECT x.task_id, x.user_id, jsonb_build_object('row', 'spending', 'epoch', x.epoch, 'usd', x.usd)
   FROM spending x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id BETWEEN :first AND :last AND (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
