@@ -167,9 +167,10 @@ def test_a_connection_lost_right_after_its_check_is_an_unreachable_database(
     db.atomically(select_one)
     ping = LazyBeginConnection.ping
 
-    def ping_and_disconnect(link: LazyBeginConnection) -> None:
-        ping(link)
+    def ping_and_disconnect(link: LazyBeginConnection) -> float:
+        database_time = ping(link)
         as_superuser.run(f"SELECT pg_terminate_backend({link.get_backend_pid()})")
+        return database_time
 
     monkeypatch.setattr(LazyBeginConnection, "ping", ping_and_disconnect)
     with pytest.raises(DatabaseUnreachable):
