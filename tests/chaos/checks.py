@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.ids import parse_task, show_task
@@ -125,7 +125,7 @@ def _false_poison(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int]
     false_poison = set()
     for row in rows:
         key = f"{show_task(row['task_id'])}:{row['epoch']}"
-        if not any(line["pid"] in blamed_pids for line in truth.starts.get(key, ())):
+        if not any(_is_one_of(line, blamed_pids) for line in truth.starts.get(key, ())):
             false_poison.add(key)
     return sorted(false_poison)
 
@@ -142,10 +142,15 @@ def falsely_blamed(stack: ChaosStack, truth: HandlerRecord, killed_pids: set[int
     return as_findings(
         {
             "runs recorded as crashes without cause": [
-                key for key in started if truth.starts[key][0]["pid"] not in killed_pids
+                key for key in started if not _is_one_of(truth.starts[key][0], killed_pids)
             ]
         }
     )
+
+
+def _is_one_of(start: Mapping[str, Any], pids: set[int]) -> bool:
+    """Whether a run started in one of these processes, or under one of these guards."""
+    return start["pid"] in pids or start["guard"] in pids
 
 
 def replay(stack: ChaosStack) -> Findings:

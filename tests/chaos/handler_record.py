@@ -18,8 +18,12 @@ RECORD_PATH: Final = "CHAOS_HANDLER_RECORD"
 
 
 def append(what: str, key: str, **more: object) -> None:
-    """Append one line in a single write, so that lines of several processes never mix."""
-    line = {"what": what, "key": key, "pid": os.getpid(), "at": time.monotonic(), **more}
+    """Append one line in a single write, so that lines of several processes never mix.
+
+    `guard` is the pid that Celery knows the process by.
+    """
+    process = {"pid": os.getpid(), "guard": os.getppid()}
+    line = {"what": what, "key": key, **process, "at": time.monotonic(), **more}
     file = os.open(os.environ[RECORD_PATH], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
     try:
         os.write(file, json.dumps(line).encode() + b"\n")
