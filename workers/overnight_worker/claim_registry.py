@@ -12,6 +12,7 @@ import ctypes
 import mmap
 import os
 import time
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -135,13 +136,10 @@ class ClaimRegistry:
             # A file in memory, because the guard of a process is another program.
             self._file = os.memfd_create("overnight-claims")
             os.ftruncate(self._file, size)
+            weakref.finalize(self, os.close, self._file)
         self._records = (_ProcessRecord * MAX_PROCESSES).from_buffer(mmap.mmap(self._file, size))
         self._current: _ProcessRecord | None = None
         self._index = 0
-
-    def __del__(self) -> None:
-        if self._file != NO_FILE:
-            os.close(self._file)
 
     def register(self) -> None:
         """Take the record of this process; a process beyond the last record goes without."""

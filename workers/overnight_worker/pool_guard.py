@@ -147,7 +147,7 @@ class PoolGuard:
 
 
 def _become_guard(numbers: tuple[int, ...], *, keep: set[int]) -> NoReturn:
-    """Replace this process by the guard, which inherits no connection and no log.
+    """Replace this process by the guard, which inherits no connection, log, variable or secret.
 
     The guard keeps the pipes of the pool process: Celery takes a pool process whose pipes are
     closed for one that has ended.
@@ -174,7 +174,7 @@ def _become_guard(numbers: tuple[int, ...], *, keep: set[int]) -> NoReturn:
     roots = [str(Path(str(package.__file__)).parents[1]) for package in packages]
     command = [sys.executable, "-IS", "-c", _RUN_GUARD, *roots, *map(str, numbers)]
     try:
-        os.execv(sys.executable, command)  # noqa: S606 - it becomes the guard
+        os.execve(sys.executable, command, {})  # noqa: S606 - it becomes the guard
     except OSError as error:
         os.write(error_log, f"cannot run the guard with {sys.executable}: {error}\n".encode())
     os._exit(EXEC_FAILED)
