@@ -82,7 +82,7 @@ def test_four_of_five_tasks_start_within_their_band(
     )
     tasks = [task.id for task in simulation.tasks]
 
-    forecast = simulate_nights(simulation, observed, tasks)
+    forecast = simulate_nights(simulation.snapshot, observed, tasks)
     night = simulation.simulate_night(truth).intervals
 
     inside = sum(

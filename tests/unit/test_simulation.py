@@ -276,8 +276,8 @@ def test_few_observed_runs_make_a_wide_band() -> None:
     def width(seen: Sequence[float]) -> float:
         jobs = [task(number) for number in range(1, 20)]
         jobs = [WaitingTask(job.id, ADA, "echo", job.sort_key, HOUR) for job in jobs]
-        stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
-        distribution = simulate_nights(stage, ObservedDurations({"echo": seen}), [UUID(int=19)])
+        snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=jobs)
+        distribution = simulate_nights(snapshot, ObservedDurations({"echo": seen}), [UUID(int=19)])
         low, high = (distribution.start(UUID(int=19), share) for share in (0.1, 0.9))
         assert low is not None
         assert high is not None
@@ -288,19 +288,21 @@ def test_few_observed_runs_make_a_wide_band() -> None:
 
 def test_the_same_snapshot_gives_the_same_forecast() -> None:
     jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(5)]
-    stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
+    snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=jobs)
     history = ObservedDurations({"echo": [1.0, 9.0, 30.0]})
     job_ids = [job.id for job in jobs]
 
-    assert simulate_nights(stage, history, job_ids) == simulate_nights(stage, history, job_ids)
+    assert simulate_nights(snapshot, history, job_ids) == simulate_nights(
+        snapshot, history, job_ids
+    )
 
 
 def test_a_large_queue_is_simulated_in_fewer_nights() -> None:
     def nights(many: int) -> int:
         jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(many)]
         lanes = [lane(max_active=many)]
-        stage = Simulation(Snapshot([PoolState("default", many)], lanes, waiting=jobs))
-        return simulate_nights(stage, ObservedDurations({}), [jobs[-1].id]).nights
+        snapshot = Snapshot([PoolState("default", many)], lanes, waiting=jobs)
+        return simulate_nights(snapshot, ObservedDurations({}), [jobs[-1].id]).nights
 
     assert nights(5) == NIGHTS
     assert nights(6_000) == FEWEST_NIGHTS
@@ -308,8 +310,8 @@ def test_a_large_queue_is_simulated_in_fewer_nights() -> None:
 
 def test_how_many_finish_in_time_is_counted_night_by_night() -> None:
     jobs = [WaitingTask(UUID(int=n), ADA, "echo", n, HOUR) for n in range(4)]
-    stage = Simulation(Snapshot([PoolState("default", 1)], [lane()], waiting=jobs))
-    distribution = simulate_nights(stage, ObservedDurations({}), [job.id for job in jobs])
+    snapshot = Snapshot([PoolState("default", 1)], [lane()], waiting=jobs)
+    distribution = simulate_nights(snapshot, ObservedDurations({}), [job.id for job in jobs])
 
     assert distribution.finished_by(3 * HOUR, 0.9) == 3
     assert distribution.finished_by(HOUR / 2, 0.5) == 0

@@ -41,6 +41,7 @@ from overnight_server.api.routes import (
     triggers,
 )
 from overnight_server.event_log.feed import Feed
+from overnight_server.forecast.simulation_process import SimulationProcess
 from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.settings import load as load_settings
@@ -96,11 +97,15 @@ def create_app(settings: Settings) -> FastAPI:
         known_types=KnownTypes(gate_db, settings.worker_liveness),
         request_memory=RequestMemory(settings.request_memory_mb * MEGABYTE),
         expensive=ExpensiveCalls(_database(settings, APP, MAX_RUNNING, waker, TIMEOUTS)),
+        simulation_process=SimulationProcess(),
         token_verifier=_token_verifier(settings),
         rate_limiter=_rate_limiter(settings),
     )
     api.state.dependencies = deps
-    created = (db, waker, deps.admin_db, deps.gate_db, deps.expensive.db, deps.rate_limiter)
+    created = (
+        *(db, waker, deps.admin_db, deps.gate_db, deps.expensive.db),
+        *(deps.rate_limiter, deps.simulation_process),
+    )
     api.state.closed_at_shutdown = [resource for resource in created if resource is not None]
     for module in ROUTES:
         api.include_router(module.router)

@@ -1,13 +1,13 @@
 """Simulate many nights and return the distribution of start and finish times."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, inf
 from random import Random
 from uuid import UUID
 
 from overnight_server.forecast.durations import ObservedDurations
-from overnight_server.forecast.simulation import RunInterval, Simulation
+from overnight_server.forecast.simulation import RunInterval, Simulation, Snapshot
 
 # More nights do not make the quantiles more accurate; fewer make them jump.
 NIGHTS = 50
@@ -53,14 +53,19 @@ class Distribution:
         return counts[int((1 - share) * (len(counts) - 1))]
 
 
+#: Simulates a snapshot with observed durations until these tasks have started.
+Simulate = Callable[[Snapshot, ObservedDurations, Collection[UUID]], Distribution]
+
+
 def simulate_nights(
-    simulation: Simulation,
+    snapshot: Snapshot,
     observed: ObservedDurations,
     tasks: Collection[UUID],
     *,
     nights: int = NIGHTS,
 ) -> Distribution:
     """Simulate many nights for these tasks; the same snapshot always gives the same result."""
+    simulation = Simulation(snapshot)
     random = Random(0)  # noqa: S311 - draws durations, not secrets
     simulated: list[Mapping[UUID, RunInterval]] = []
     starts, is_cut = 0, False

@@ -14,8 +14,8 @@ from overnight_server.domain.budgets import Budget
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import FINAL, State
 from overnight_server.domain.reasons import format_instant, join_names
-from overnight_server.forecast.distribution import Distribution, simulate_nights
-from overnight_server.forecast.simulation import HORIZON, Simulation, WaitingTask
+from overnight_server.forecast.distribution import Distribution, Simulate, simulate_nights
+from overnight_server.forecast.simulation import HORIZON, WaitingTask
 from overnight_server.forecast.snapshot import ForecastInput, read_forecast_input
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.store.db import Db
@@ -30,7 +30,12 @@ HORIZON_DAYS = round(HORIZON / 86_400)
 
 
 def forecast_task(
-    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
+    db: Db,
+    user_id: UserId,
+    task_id: TaskId,
+    claim_settings: ClaimSettings,
+    *,
+    simulate: Simulate = simulate_nights,
 ) -> Forecast:
     """Return the forecast of one task; raise TaskNotFound if the user has no such task.
 
@@ -38,12 +43,12 @@ def forecast_task(
     so the forecast is the latest possible and not the most likely. Concurrent equal calls of a
     process share one computation.
     """
-    compute = partial(_forecast_task, db, user_id, task_id, claim_settings)
+    compute = partial(_forecast_task, db, user_id, task_id, claim_settings, simulate)
     return FORECASTS.compute(user_id, task_id, compute)
 
 
 def _forecast_task(
-    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings
+    db: Db, user_id: UserId, task_id: TaskId, claim_settings: ClaimSettings, simulate: Simulate
 ) -> Forecast:
     def work(tx: Connection) -> tuple[Mapping[str, Any], ForecastInput]:
         params = {"user_id": user_id, "task_id": task_id}
@@ -57,23 +62,28 @@ def _forecast_task(
     row, data = db.atomically(work, all_users=True)
     if State(row["state"]) in FINAL:
         return _ended_forecast(row, data)
-    distribution = simulate_nights(Simulation(data.snapshot), data.observed, [task_id])
+    distribution = simulate(data.snapshot, data.observed, [task_id])
     return _forecast(data, distribution, row)
 
 
 def forecast_next(
-    db: Db, user_id: UserId, claim_settings: ClaimSettings, *, limit: int = DEFAULT_LIMIT
+    db: Db,
+    user_id: UserId,
+    claim_settings: ClaimSettings,
+    *,
+    limit: int = DEFAULT_LIMIT,
+    simulate: Simulate = simulate_nights,
 ) -> list[Forecast]:
     """Return forecasts of the user's running tasks and the next ready ones, in starting order.
 
     Concurrent equal calls of a process share one computation.
     """
-    compute = partial(_forecast_next, db, user_id, claim_settings, limit)
+    compute = partial(_forecast_next, db, user_id, claim_settings, limit, simulate)
     return FORECASTS.compute(user_id, limit, compute)
 
 
 def _forecast_next(
-    db: Db, user_id: UserId, claim_settings: ClaimSettings, limit: int
+    db: Db, user_id: UserId, claim_settings: ClaimSettings, limit: int, simulate: Simulate
 ) -> list[Forecast]:
     def work(tx: Connection) -> tuple[list[dict[str, Any]], ForecastInput]:
         data = read_forecast_input(tx, user_id, claim_settings)
@@ -91,9 +101,7 @@ def _forecast_next(
         ], data
 
     rows, data = db.atomically(work, all_users=True)
-    distribution = simulate_nights(
-        Simulation(data.snapshot), data.observed, [row["id"] for row in rows]
-    )
+    distribution = simulate(data.snapshot, data.observed, [row["id"] for row in rows])
     return [_forecast(data, distribution, row) for row in rows[:limit]]
 
 

@@ -13,9 +13,9 @@ from overnight_server.domain.budgets import next_cost
 from overnight_server.domain.ids import UserId, new_task_id
 from overnight_server.domain.lock_keys import keys_of
 from overnight_server.domain.priority import critical_path_weights, sort_key
-from overnight_server.forecast.distribution import simulate_nights
+from overnight_server.forecast.distribution import Simulate, simulate_nights
 from overnight_server.forecast.forecast import FORECASTS, expected, expected_last, notes_on
-from overnight_server.forecast.simulation import Simulation, WaitingTask
+from overnight_server.forecast.simulation import WaitingTask
 from overnight_server.forecast.snapshot import ForecastInput, awaited_task, read_forecast_input
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
@@ -35,6 +35,7 @@ def plan(
     *,
     edges: Sequence[Edge] = (),
     by_at: datetime | None = None,
+    simulate: Simulate = simulate_nights,
 ) -> Plan:
     """Simulate a batch behind all waiting tasks; nothing is written.
 
@@ -69,9 +70,9 @@ def plan(
             ),
         ],
     )
-    simulate = partial(simulate_nights, Simulation(snapshot), data.observed, draft_ids)
+    compute = partial(simulate, snapshot, data.observed, draft_ids)
     # No two plans are the same, so each has a key of its own.
-    distribution = FORECASTS.compute(user_id, object(), simulate)
+    distribution = FORECASTS.compute(user_id, object(), compute)
     seconds_left = None if by_at is None else (by_at - data.now).total_seconds()
     intervals = [expected(data, distribution, draft_id) for draft_id in draft_ids]
     return Plan(

@@ -15,6 +15,7 @@ from overnight_server.api.http.request_memory import RequestMemory
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import UserId
 from overnight_server.event_log.feed import Feed
+from overnight_server.forecast.simulation_process import SimulationProcess
 from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.store.db import ActingUser, Db
@@ -39,7 +40,8 @@ class Dependencies:
     users. So does `gate_db`, through which pull agents register and claim, because the gate must
     see the work of all users. `claim_limiter` is how many agents may claim at once; the others
     wait without occupying a thread. `request_memory` limits the bodies of requests in progress.
-    `expensive` has the threads and connections of routes that compute for long.
+    `expensive` has the threads and connections of routes that compute for long, and
+    `simulation_process` computes the simulations of forecasts.
     """
 
     settings: Settings
@@ -52,6 +54,7 @@ class Dependencies:
     known_types: KnownTypes
     request_memory: RequestMemory
     expensive: ExpensiveCalls
+    simulation_process: SimulationProcess
     token_verifier: TokenVerifier | None = None
     rate_limiter: RateLimiter | None = None
     known_keys: KnownKeys = field(default_factory=KnownKeys)

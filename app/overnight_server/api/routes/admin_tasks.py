@@ -109,7 +109,9 @@ def explain_any_task(task_id: str, deps: Injected, _caller: Admin) -> Explanatio
 def forecast_any_task(task_id: str, deps: Injected, _caller: Admin) -> Forecast:
     """Return when a task of any user is expected to start and end."""
     parsed_id, settings = parse_task_param(task_id), ClaimSettings.from_settings(deps.settings)
-    return forecast_task(deps.admin_db, owner_of(deps.admin_db, parsed_id), parsed_id, settings)
+    owner = owner_of(deps.admin_db, parsed_id)
+    simulate = deps.simulation_process.simulate
+    return forecast_task(deps.admin_db, owner, parsed_id, settings, simulate=simulate)
 
 
 @router.get("/queue")

@@ -94,6 +94,7 @@ def simulate_dag(body: DagPlanRequest, deps: Injected, caller: Reader) -> Plan:
         ClaimSettings.from_settings(deps.settings),
         edges=edges,
         by_at=body.by_at,
+        simulate=deps.simulation_process.simulate,
     )
 
 

@@ -32,6 +32,7 @@ def simulate_batch(body: PlanRequest, deps: Injected, caller: Reader) -> Plan:
         ClaimSettings.from_settings(deps.settings),
         edges=[Edge(edge.parent, edge.child) for edge in body.edges],
         by_at=body.by_at,
+        simulate=deps.simulation_process.simulate,
     )
 
 

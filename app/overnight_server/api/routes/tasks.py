@@ -190,7 +190,11 @@ def read_queue_status(deps: Injected, caller: Reader) -> QueueStatus:
 def read_forecasts(deps: Injected, caller: Reader, limit: Limit = PAGE) -> list[Forecast]:
     """Forecast the caller's running tasks and the next ones, in the order of their start."""
     return forecast_next(
-        deps.db, caller.user_id, ClaimSettings.from_settings(deps.settings), limit=limit
+        deps.db,
+        caller.user_id,
+        ClaimSettings.from_settings(deps.settings),
+        limit=limit,
+        simulate=deps.simulation_process.simulate,
     )
 
 
@@ -199,7 +203,13 @@ def read_forecasts(deps: Injected, caller: Reader, limit: Limit = PAGE) -> list[
 def read_forecast(task_id: str, deps: Injected, caller: Reader) -> Forecast:
     """Forecast when one task starts and ends."""
     claim_settings = ClaimSettings.from_settings(deps.settings)
-    return forecast_task(deps.db, caller.user_id, parse_task_param(task_id), claim_settings)
+    return forecast_task(
+        deps.db,
+        caller.user_id,
+        parse_task_param(task_id),
+        claim_settings,
+        simulate=deps.simulation_process.simulate,
+    )
 
 
 @router.get("/{task_id}/explain")
