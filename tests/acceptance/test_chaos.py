@@ -15,7 +15,8 @@ MINIMUM_COUNTS: Final = {
     **dict.fromkeys(
         [
             *("kill main", "kill child", "term", "freeze", "freeze worker", "freeze child"),
-            *("crash postgres", "flush redis", "restart redis", "empty redis", "hang redis"),
+            *("crash postgres", "hang postgres", "flush redis", "restart redis", "empty redis"),
+            *("hang redis", "fill redis", "fill disk", "passes of the audit"),
             *(f"{LINK}{fault}" for fault in LINK_FAULTS),
             *("burst", "change plan", "revive", "repeat messages"),
             *("graphs", "poison that ran", "cancels answered cancelled"),

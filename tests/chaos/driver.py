@@ -1,5 +1,6 @@
 """One chaos run: start a stack, inject faults from a seed, let it recover, and check it."""
 
+import re
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -179,6 +180,10 @@ def _count(
         )[0]["n"],
         "poison that ran": sum(
             line["type"] == POISON for lines in handler_record.starts.values() for line in lines
+        ),
+        "passes of the audit": sum(
+            len(re.findall(r"queue=sweep_ran sweep=audit\b", stack.log_text(name)))
+            for name in stack.services
         ),
         "billing months started": rows("SELECT count(*) AS n FROM lanes WHERE cycle > 47")[0]["n"],
     }

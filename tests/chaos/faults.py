@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 import signal
 import time
@@ -11,6 +12,8 @@ from random import Random
 from typing import Final
 
 import psutil
+from redis import Redis
+from redis.exceptions import RedisError
 
 from overnight.errors import Refused
 from overnight.models.enums import PlanTier
@@ -122,6 +125,24 @@ def crash_postgres(injector: FaultInjector, random: Random, step: Step) -> str:
     return f"away for {away} s"
 
 
+def hang_postgres(injector: FaultInjector, random: Random, step: Step) -> str | None:
+    """Stop all processes of Postgres; its connections stay open."""
+    server = injector.stack.postgres
+    if not server.running:
+        return None
+    main = psutil.Process(server.pid)
+    hung, seconds = [main, *main.children(recursive=True)], random.uniform(1, 4)
+    suspend([process.pid for process in hung])
+
+    def end() -> bool:
+        left = _alive(hung)
+        resume([process.pid for process in left])
+        return main in left
+
+    injector.lasts(step, seconds, end)
+    return f"{seconds:.1f} s"
+
+
 def flush_redis(injector: FaultInjector, random: Random, step: Step) -> str:
     """Delete all keys of Redis."""
     with fail_fast_client(injector.stack.redis.url) as client:
@@ -165,6 +186,51 @@ def hang_redis(injector: FaultInjector, random: Random, step: Step) -> str | Non
 
     injector.lasts(step, seconds, end)
     return f"{seconds:.1f} s"
+
+
+def fill_redis(injector: FaultInjector, random: Random, step: Step) -> str:
+    """Let Redis refuse every write, as it does when its memory is full."""
+    url, seconds = injector.stack.redis.url, random.uniform(1, 4)
+    with fail_fast_client(url) as client:
+        refused = _refused_writes(client)
+        client.config_set("maxmemory", 1)
+
+    def end() -> bool:
+        # A Redis that was started again meanwhile has its memory back and counts from 0.
+        with suppress(RedisError), fail_fast_client(url) as client:
+            client.config_set("maxmemory", 0)
+            return _refused_writes(client) > refused
+        return False
+
+    injector.lasts(step, seconds, end)
+    return f"{seconds:.1f} s"
+
+
+def _refused_writes(client: Redis) -> int:
+    return int(client.info("errorstats").get("errorstat_OOM", {}).get("count", 0))
+
+
+def fill_disk(injector: FaultInjector, random: Random, step: Step) -> str | None:
+    """Let the log of a service not grow any further, as on a disk that is full."""
+    processes = _processes(injector.stack.pids(step.on))
+    if _running_service(injector, step.on) is None or not processes:
+        return None
+    size, seconds = injector.stack.log_size(step.on), random.uniform(1, 4)
+    _limit_files(processes, size)
+
+    def end() -> bool:
+        _limit_files(processes, resource.RLIM_INFINITY)
+        return any(_alive(processes))
+
+    injector.lasts(step, seconds, end)
+    return f"{step.on} for {seconds:.1f} s"
+
+
+def _limit_files(processes: list[psutil.Process], size: int) -> None:
+    """Set the largest size to which the processes may let a file grow."""
+    for process in _alive(processes):
+        with suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
 def break_link(injector: FaultInjector, random: Random, step: Step) -> str | None:
@@ -256,10 +322,13 @@ FAULTS: Final[Mapping[str, FaultFunction]] = {
     "freeze child": freeze_child,
     "term": term,
     "crash postgres": crash_postgres,
+    "hang postgres": hang_postgres,
     "flush redis": flush_redis,
     "restart redis": restart_redis,
     "empty redis": empty_redis,
     "hang redis": hang_redis,
+    "fill redis": fill_redis,
+    "fill disk": fill_disk,
     "burst": burst,
     "change plan": change_a_plan,
     "revive": revive,

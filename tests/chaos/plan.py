@@ -18,10 +18,13 @@ PERIODS: Final = {
     "freeze child": 40.0,
     "term": 20.0,
     "crash postgres": 25.0,
+    "hang postgres": 60.0,
     "flush redis": 20.0,
     "restart redis": 60.0,
     "empty redis": 60.0,
     "hang redis": 60.0,
+    "fill redis": 30.0,
+    "fill disk": 30.0,
     "burst": 20.0,
     "change plan": 6.0,
     "revive": 10.0,
@@ -58,10 +61,13 @@ TARGETS: Final[dict[str, Sequence[str]]] = {
     "freeze child": WORKERS,
     "kill child": WORKERS,
     "kill main": WORKERS,
+    # The handlers of workers write the record that the run is compared with.
+    "fill disk": tuple(name for name in SERVICES if name not in WORKERS),
 }
 # A fault that lasts starts early enough before the end of the run to complete.
 LASTING: Final = {
-    *("freeze", "freeze worker", "freeze child", "kill main", "hang redis"),
+    *("freeze", "freeze worker", "freeze child", "kill main"),
+    *("hang postgres", "hang redis", "fill redis", "fill disk"),
     *(f"{LINK}{fault}" for fault in LINK_FAULTS if fault != CUT),
 }
 LONGEST_SECONDS: Final = 6.0

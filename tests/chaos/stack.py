@@ -295,6 +295,10 @@ class ChaosStack:
         place = self.logs / f"{name}.log"
         return place.read_text(errors="replace") if place.exists() else ""
 
+    def log_size(self, name: str) -> int:
+        """Return how many bytes the log of a service has."""
+        return (self.logs / f"{name}.log").stat().st_size
+
     def _run_processes(self) -> dict[int, str]:
         processes = {}
         for process in psutil.process_iter():
