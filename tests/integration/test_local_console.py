@@ -1,5 +1,6 @@
 """The output of all processes reaches the terminal and one log file per process."""
 
+import errno
 import io
 import os
 import threading
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from overnight_server.local import console as console_module
 from overnight_server.local.console import Console, wants_colour
 from overnight_server.local.logfile import LogFile, tail
 
@@ -98,8 +100,7 @@ def test_a_closed_terminal_raises_no_error() -> None:
         console.service_line("api", "hello")
         console.close()
         with pytest.raises(BrokenPipeError):
-            broken.flush()
-        os.dup2(os.open(os.devnull, os.O_WRONLY), writer)
+            os.write(writer, b"the terminal is closed")
 
 
 def test_a_log_file_at_its_limit_is_rotated(tmp_path: Path) -> None:
@@ -138,3 +139,25 @@ def test_a_log_file_that_cannot_be_opened_loses_lines_and_says_so_later(tmp_path
     assert (tmp_path / "logs" / "api.log").read_text() == (
         "\n(2 writes to this file were lost)\nkept\n"
     )
+
+
+class FullDisk(io.StringIO):
+    """A file that keeps what was written and cannot store it at first."""
+
+    refused = 0
+
+    def flush(self) -> None:
+        if self.getvalue() and self.refused < 3:
+            self.refused += 1
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_repeats_no_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console_module, "NO_ROOM_PAUSE", 0)
+    stream = FullDisk()
+    console = Console(stream)
+    console.message("one message")
+    console.close()
+
+    assert stream.refused == 3
+    assert stream.getvalue() == "one message\n"

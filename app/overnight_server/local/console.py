@@ -28,7 +28,7 @@ class Console:
     def __init__(
         self, stream: TextIO, *, coloured: bool | None = None, quiet: bool = False
     ) -> None:
-        self._stream = stream
+        self._stream = _buffered(stream)
         self._coloured = wants_colour(stream) if coloured is None else coloured
         self._quiet = quiet
         self._colours: dict[str, int] = {}
@@ -69,21 +69,35 @@ class Console:
     def _write(self) -> None:
         while (line := self._lines.get()) is not None:
             try:
-                while not self._print(line):
+                self._stream.write(line + "\n")
+                # What a full disk refused stays in the buffer, so it is not written again.
+                while not self._flush():
                     time.sleep(NO_ROOM_PAUSE)
             except (OSError, ValueError):
                 return  # the terminal was closed; the log files are still written
 
-    def _print(self, line: str) -> bool:
-        """Print a line; return False if the stream is a file on a full disk."""
+    def _flush(self) -> bool:
+        """Print what was written; return False if the stream is a file on a full disk."""
         try:
-            self._stream.write(line + "\n")
             self._stream.flush()
         except OSError as error:
             if error.errno in NO_ROOM:
                 return False
             raise
         return True
+
+
+def _buffered(stream: TextIO) -> TextIO:
+    """Return a stream to the same file that keeps what could not be written until a later flush.
+
+    Python's own output stream loses it if PYTHONUNBUFFERED is set.
+    """
+    stream.flush()
+    try:
+        descriptor = stream.fileno()
+    except OSError:
+        return stream  # a stream in memory
+    return open(descriptor, "w", encoding=stream.encoding, errors="replace", closefd=False)
 
 
 def wants_colour(stream: TextIO) -> bool:
