@@ -211,6 +211,36 @@ def test_flower_can_neither_stop_nor_change_a_worker(
         harness.publisher.close()
 
 
+SHOWN = ("active", "reserved", "scheduled", "revoked", "stats", "conf", "registered")
+
+
+def test_no_reply_to_flower_contains_the_token_of_a_claim(
+    guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
+) -> None:
+    """With the token, whoever reads the page of a worker could act as the run."""
+    _, urls = guarded
+    with working_deployment(postgres, template) as deployment:
+        url = deployment.owner.engine.url.render_as_string(hide_password=False)
+        settings = worker_settings(url, urls[SERVICE], redis_key_prefix=PREFIX)
+        flower = Publisher(worker_settings(url, urls[FLOWER], redis_key_prefix=PREFIX))
+        harness = WorkerHarness(deployment, settings, Publisher(settings), deployment.user())
+        with running_worker(settings) as worker:
+            task_id = harness.send("sleep", {"seconds": 600})
+
+            replies = {
+                command: str(flower._celery.control.broadcast(command, reply=True, limit=1))
+                for command in SHOWN
+            }
+
+            assert all(reply != "[]" for reply in replies.values()), worker.log_text()
+            assert show_task(task_id) in replies["active"]
+            token = str(deployment.row(task_id)["token"])
+            assert not [command for command, reply in replies.items() if token in reply]
+            cancel(deployment.app, harness.user, task_id, actor="human:test")
+        flower.close()
+        harness.publisher.close()
+
+
 def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str]]) -> None:
     _, urls = guarded
     refused = {

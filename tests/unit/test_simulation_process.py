@@ -72,16 +72,21 @@ def test_after_its_end_another_process_is_started(process: SimulationProcess) ->
     assert running_process() != first
 
 
+@pytest.mark.parametrize("tasks", [5, 50_000], ids=["small request", "more than a pipe holds"])
 def test_a_process_without_a_result_is_killed_and_the_call_refused(
-    process: SimulationProcess,
+    process: SimulationProcess, tasks: int
 ) -> None:
+    waiting = [
+        WaitingTask(UUID(int=number), "ada", "echo", number, 3600) for number in range(tasks)
+    ]
+    snapshot = Snapshot([PoolState("default", 1)], [LANE], waiting=waiting)
     process.simulate(SNAPSHOT, OBSERVED, TASK_IDS)
     stopped = running_process()
     stopped.suspend()
     process.max_seconds = 0.1
 
-    with pytest.raises(Overloaded, match="the forecast took too long"):
-        process.simulate(SNAPSHOT, OBSERVED, TASK_IDS)
+    with pytest.raises(Overloaded, match="could not be computed now"):
+        process.simulate(snapshot, OBSERVED, TASK_IDS)
 
     assert not stopped.is_running()
 

@@ -1,8 +1,9 @@
 """Claim tokens: a pull agent sends one with each request about a claim that it holds.
 
 A token is `overnight_claim_<task>_<epoch>_<digest>`. The digest is computed from the random token
-in the claim's row, so no secret is stored, and the token becomes invalid when the claim ends. It
-allows what a run may do (heartbeat, progress, result, spawn) for that task only.
+in the claim's row alone, so whoever can read the row or the message in Redis can compute it. It
+becomes invalid when the claim ends, and allows what a run may do (heartbeat, progress, result,
+spawn) for that task only.
 """
 
 import hashlib

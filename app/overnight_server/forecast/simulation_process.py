@@ -26,6 +26,9 @@ from overnight_server.forecast.simulation import Snapshot
 #: A simulation is bounded by its number of starts; one that takes longer has a machine too busy.
 MAX_SECONDS: Final = 30.0
 RETRY_AFTER_SECONDS: Final = 5
+#: Each message begins with its length, in so many bytes.
+LENGTH_BYTES: Final = 8
+CHUNK_BYTES: Final = 1 << 20
 #: The other requests come first if there are too few processors.
 NICENESS: Final = 5
 
@@ -41,32 +44,30 @@ class SimulationProcess:
     def simulate(
         self, snapshot: Snapshot, observed: ObservedDurations, tasks: Collection[UUID]
     ) -> Distribution:
-        """Return what `simulate_nights` returns; raise Overloaded if the process gives no result.
+        """Return what `simulate_nights` returns.
 
-        The process is then killed, and the next call starts another one.
+        Raises Overloaded if the process gives no result within `max_seconds` or has ended. It is
+        then killed, and the next call starts another one.
         """
         with self._lock:
+            deadline = time.monotonic() + self.max_seconds
             try:
-                return self._send(pickle.dumps((snapshot, observed, tasks)))
+                return self._request((snapshot, observed, tasks), deadline)
             except (OSError, EOFError):
                 self._kill()
-                raise Overloaded("the forecast took too long", RETRY_AFTER_SECONDS) from None
+                why = "the forecast could not be computed now"
+                raise Overloaded(why, RETRY_AFTER_SECONDS) from None
 
     def close(self) -> None:
         """End the process."""
         with self._lock:
             self._kill()
 
-    def _send(self, request: bytes) -> Distribution:
-        deadline = time.monotonic() + self.max_seconds
-        process = self._running()
-        requests, responses = _pipes(process)
-        requests.write(request)
-        requests.flush()
-        # The result is small and comes at once when it is computed.
-        if not select.select([responses], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            raise TimeoutError
-        distribution: Distribution = pickle.load(responses)  # noqa: S301 - our own process
+    def _request(self, request: object, deadline: float) -> Distribution:
+        requests, responses = _pipes(self._running())
+        _write(requests, _framed(request), deadline)
+        length = int.from_bytes(_read(responses, LENGTH_BYTES, deadline))
+        distribution: Distribution = pickle.loads(_read(responses, length, deadline))  # noqa: S301 - our own process
         return distribution
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -76,32 +77,60 @@ class SimulationProcess:
                 [sys.executable, "-I", "-m", __name__],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
+                bufsize=0,
                 env={},
             )
+            # A process that does not read must not block the API.
+            os.set_blocking(_pipes(self._process)[0], False)
         return self._process
 
     def _kill(self) -> None:
         if self._process is not None:
             self._process.kill()
-            # Closes the pipes as well, also if a request is not written whole.
-            self._process.communicate()
-            self._process = None
+            with self._process:
+                self._process = None
 
 
-def _pipes(process: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+def _pipes(process: subprocess.Popen[bytes]) -> tuple[int, int]:
+    """Return the descriptors for requests and responses."""
     if process.stdin is None or process.stdout is None:
         raise RuntimeError("the process was started without pipes")
-    return process.stdin, process.stdout
+    return process.stdin.fileno(), process.stdout.fileno()
+
+
+def _framed(message: object) -> bytes:
+    content = pickle.dumps(message)
+    return len(content).to_bytes(LENGTH_BYTES) + content
+
+
+def _write(descriptor: int, content: bytes, deadline: float) -> None:
+    """Write all of the content; raise TimeoutError at the deadline."""
+    left = memoryview(content)
+    while left:
+        if not select.select([], [descriptor], [], max(0.0, deadline - time.monotonic()))[1]:
+            raise TimeoutError
+        left = left[os.write(descriptor, left) :]
+
+
+def _read(descriptor: int, length: int, deadline: float) -> bytes:
+    """Read so many bytes; raise TimeoutError at the deadline, EOFError if the process has ended."""
+    content = bytearray()
+    while len(content) < length:
+        if not select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            raise TimeoutError
+        chunk = os.read(descriptor, min(length - len(content), CHUNK_BYTES))
+        if not chunk:
+            raise EOFError
+        content += chunk
+    return bytes(content)
 
 
 def serve(requests: IO[bytes], responses: IO[bytes]) -> None:
     """Simulate what is requested, until the requests end."""
-    while True:
-        try:
-            snapshot, observed, tasks = pickle.load(requests)  # noqa: S301 - from the API's process
-        except EOFError:
-            return
-        pickle.dump(simulate_nights(snapshot, observed, tasks), responses)
+    while length := requests.read(LENGTH_BYTES):
+        content = requests.read(int.from_bytes(length))
+        snapshot, observed, tasks = pickle.loads(content)  # noqa: S301 - from the API's process
+        responses.write(_framed(simulate_nights(snapshot, observed, tasks)))
         responses.flush()
 
 
