@@ -64,7 +64,9 @@ def database_url(
 ) -> Iterator[str]:
     """A fresh, migrated database, dropped afterwards."""
     name = f"test_{next(NUMBERS)}"
-    as_superuser.run(f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
+    # Copying files takes half as long as logging each block; a crash would lose nothing of worth.
+    copied = f"TEMPLATE {template} STRATEGY FILE_COPY"
+    as_superuser.run(f"CREATE DATABASE {name} OWNER overnight {copied}")
     yield postgres.url(name)
     with suppress(psycopg2.OperationalError):
         as_superuser.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
