@@ -24,7 +24,7 @@ from overnight_server.domain.plans import PlanLimits
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.injector import FaultFunction, FaultInjector
-from tests.chaos.plan import CUT, LINK, LINK_FAULTS, PRODUCER, TO_POSTGRES, Step
+from tests.chaos.plan import CUT, LINK, LINK_FAULTS, POSTGRES, PRODUCER, TO_POSTGRES, Step
 from tests.chaos.proxy import LinkFault, ProxyLink
 from tests.chaos.stack import Service, resume, suspend
 from tests.support.invariants import describe_violations, violations
@@ -133,10 +133,12 @@ def hang_postgres(injector: FaultInjector, random: Random, step: Step) -> str | 
     main = psutil.Process(server.pid)
     hung, seconds = [main, *main.children(recursive=True)], random.uniform(1, 4)
     suspend([process.pid for process in hung])
+    injector.busy.add(POSTGRES)
 
     def end() -> bool:
         left = _alive(hung)
         resume([process.pid for process in left])
+        injector.busy.discard(POSTGRES)
         return main in left
 
     injector.lasts(step, seconds, end)

@@ -15,7 +15,7 @@ from overnight.models.enums import PlanTier
 from overnight_server.control.users import change_plan
 from overnight_server.store.db import DatabaseUnreachable
 from tests.chaos.load import Load, Producer
-from tests.chaos.plan import LASTING, Step, another
+from tests.chaos.plan import LASTING, POSTGRES, USE_POSTGRES, Step, another
 from tests.chaos.stack import ChaosStack
 
 # A step without a target is tried again after this time.
@@ -38,7 +38,7 @@ class FaultInjector:
     counts: Counter[str] = field(default_factory=Counter)
     killed_pids: set[int] = field(default_factory=set)
     findings: dict[str, list[str]] = field(default_factory=dict)
-    # Service that nothing else happens to, so that what was begun there runs its course.
+    # Services and servers that nothing else happens to until what was begun there has ended.
     busy: set[str] = field(default_factory=set)
     _planned: set[str] = field(default_factory=set)
     _steps: list[Step] = field(default_factory=list)
@@ -100,6 +100,9 @@ class FaultInjector:
             heapq.heappop(self._ends)[2]()
 
     def _inject(self, step: Step) -> None:
+        if POSTGRES in self.busy and step.fault in USE_POSTGRES:
+            self._repeat(step, "Postgres hangs")
+            return
         try:
             description = self.functions[step.fault](self, Random(step.seed), step)
         except (DatabaseUnreachable, RedisError) as error:

@@ -71,6 +71,11 @@ LASTING: Final = {
     *(f"{LINK}{fault}" for fault in LINK_FAULTS if fault != CUT),
 }
 LONGEST_SECONDS: Final = 6.0
+POSTGRES: Final = "postgres"
+# These use Postgres, so that they wait while it hangs: only the injector itself resumes it.
+USE_POSTGRES: Final = frozenset(
+    {"crash postgres", "hang postgres", "change plan", "revive", "repeat messages", "look"}
+)
 
 
 @dataclass(frozen=True, order=True)
