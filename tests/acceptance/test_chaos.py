@@ -16,7 +16,7 @@ MINIMUM_COUNTS: Final = {
         [
             *("kill main", "kill child", "term", "freeze", "freeze worker", "freeze child"),
             *("crash postgres", "hang postgres", "flush redis", "restart redis", "empty redis"),
-            *("hang redis", "fill redis", "fill disk", "passes of the audit"),
+            *("hang redis", "fill redis", "fill disk", "areas audited"),
             *(f"{LINK}{fault}" for fault in LINK_FAULTS),
             *("burst", "change plan", "revive", "repeat messages"),
             *("graphs", "poison that ran", "cancels answered cancelled"),

@@ -30,7 +30,7 @@ COUNTED: Final = (
     *(f"restarts of {service}" for service in SERVICES if "-" not in service),
     *("stale results stored", "runs overtaken by a later one", "tasks marked as poison"),
     *("attempts in a bundle", "poison that ran", "billing months started"),
-    "passes of the audit",
+    "areas audited",
 )
 # Further counts: one for each response, outcome or exit code that occurs.
 COUNTED_BY_KIND: Final = re.compile(r"attempts \w+|(submits|cancels) .+|\w+ ended with -?\d+")
