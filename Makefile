@@ -21,8 +21,10 @@ lint: venv ## style, types and import layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# The tests start hundreds of processes: each would compile every module if none were kept.
-test: export PYTHONDONTWRITEBYTECODE :=
+# Tests, faults and measurements start hundreds of processes: each would compile every module if none
+# were kept.
+test chaos proof bench: export PYTHONDONTWRITEBYTECODE :=
+
 test: lint ## lint, then every test but the long ones, in two processes
 	$(BIN)/pytest -n 2
 
