@@ -20,7 +20,7 @@ from benchmarks.plain_claim import PlainQueue
 from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
 from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.outcome.settle import release
 
 US = "overnight"
@@ -68,7 +68,7 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
         ProcessGroup(connect_as_dispatcher, deployment.url, CLAIMERS) as ours_at_once,
         ProcessGroup(plain_claim.connect, plain.url, CLAIMERS) as plain_at_once,
     ):
-        join(deployment.dispatcher, WorkerCard("bench", POOL, (), SLOTS))
+        join(deployment.dispatcher, WorkerDescription("bench", POOL, (), SLOTS))
         parallel_claims.make_pools(deployment)
         database = FilledDatabase(deployment, users)
         for size in sizes:

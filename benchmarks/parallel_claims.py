@@ -17,7 +17,7 @@ from benchmarks.call_times import ProcessGroup, Stopwatch
 from benchmarks.deployment import BenchmarkDeployment
 from overnight_server.domain.claims import Claimed
 from overnight_server.gate.claim import CLAIMS_PER_PASS, ClaimSettings, claim
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.outcome.settle import release
 from overnight_server.store.db import Db
 
@@ -39,7 +39,7 @@ FOREVER = timedelta(days=365)
 def make_pools(deployment: BenchmarkDeployment) -> None:
     """Give each claimer a pool, whose slots last for a spell."""
     for pool in POOLS:
-        join(deployment.dispatcher, WorkerCard(pool, pool, (), PASSES * CLAIMS_PER_PASS))
+        join(deployment.dispatcher, WorkerDescription(pool, pool, (), PASSES * CLAIMS_PER_PASS))
 
 
 def claim_ours(deployment: BenchmarkDeployment, crew: ProcessGroup[Db], passes: int) -> float:

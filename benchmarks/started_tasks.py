@@ -8,7 +8,7 @@ from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Result, Returned
 from overnight_server.gate.claim import ClaimSettings, claim
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.outcome.settle import settle_all
 from overnight_server.outcome.start import start_all
 from overnight_server.store.db import Db
@@ -26,7 +26,7 @@ class NotSettled(Exception):
 
 def lift_limits(deployment: BenchmarkDeployment, users: Sequence[UserId], slots: int) -> None:
     """Give a deployment one large worker, and its users room for everything they have."""
-    join(deployment.dispatcher, WorkerCard(AGENT, POOL, (), slots))
+    join(deployment.dispatcher, WorkerDescription(AGENT, POOL, (), slots))
     deployment.run(
         "UPDATE users SET max_concurrent_agents = :endless, monthly_agent_hours_limit = NULL"
         " WHERE id = ANY (CAST(:users AS uuid[]))",

@@ -17,7 +17,7 @@ from overnight_server.insight.queue_overview import queue_overview
 from overnight_server.insight.tasks import list_tasks
 from overnight_server.intake.submit import submit
 from overnight_server.maintenance.audit import audit
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.outcome.settle import release
 
 US = "overnight"
@@ -44,7 +44,7 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     for users in sizes:
         with fresh_deployment(servers) as deployment:
             FilledDatabase(deployment, users).fill_up(tasks)
-            join(deployment.dispatcher, WorkerCard(AGENT, POOL, (), SLOTS))
+            join(deployment.dispatcher, WorkerDescription(AGENT, POOL, (), SLOTS))
             for _ in options.rounds_to_run:
                 with servers.watch(US):
                     for name, run in ACTS.items():

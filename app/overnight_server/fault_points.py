@@ -35,7 +35,7 @@ POINTS: Final[Mapping[str, str]] = {
     "claim.before_commit": "the gate has claimed tasks",
     "claim.after_commit": "claims are committed and not yet published",
     "publish.after": "every claim of a pass is published",
-    "execute.on_message": "a worker's child has received a message",
+    "execute.on_message": "a pool process of a worker has received a message",
     "start.before_commit": "a start is about to be committed",
     "start.after_commit": "a start is committed and its handler not yet called",
     "refill.before_commit": "a slot has claimed and started its next bundle itself",
@@ -48,9 +48,9 @@ POINTS: Final[Mapping[str, str]] = {
     "heartbeat.after_commit": "a heartbeat is committed and its answer not yet read",
     "lease.before_force": "a run is about to be ended by force",
     "lease.after_force": "a run's forced end is recorded and its process still runs",
-    "dead_children.before_settle": "a worker is about to settle the claims of a dead child",
-    "presence.before_beat": "a worker is about to send its own heartbeat",
-    "presence.after_beat": "a worker has sent its own heartbeat",
+    "dead_pool_processes.before_settle": "a worker is about to settle claims of a dead process",
+    "presence.before_heartbeat": "a worker is about to send its own heartbeat",
+    "presence.after_heartbeat": "a worker has sent its own heartbeat",
     "presence.before_leave": "a worker is about to withdraw its slots",
     "sweep.after_lock": "a sweep holds its row and has done nothing yet",
     "sweep.before_end": "a sweep is done and has not recorded it",
@@ -66,7 +66,7 @@ POINTS: Final[Mapping[str, str]] = {
     "audit.after_search": "the audit has found a difference and repaired nothing",
     "beat.before_tick": "beat is about to send a tick",
     "beat.after_tick": "beat has sent a tick",
-    "wake.before_ping": "a wake-up is about to be published",
+    "wake.before_publish": "a wake-up is about to be published",
 }
 _SYNTAX: Final = re.compile(r"(?P<point>[^=]+)=(?P<mode>[^@]+)(?:@(?P<once>.+))?")
 _MODE_SYNTAX: Final = re.compile(r"(?P<name>kill|raise|drop)|delay:(?P<seconds>\d+(?:\.\d+)?)")

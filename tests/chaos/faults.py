@@ -47,7 +47,7 @@ def term(injector: FaultInjector, random: Random, step: Step) -> str | None:
 
 
 def kill_main(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Kill only a worker's main process; the guards of its pool end its children."""
+    """Kill only a worker's main process; the guards of its pool end its run processes."""
     service = _started_service(injector, step.on)
     if service is None or service.process is None:
         return None

@@ -24,7 +24,7 @@ from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.audit import PassBounds, audit, audit_all
 from overnight_server.maintenance.promote import promote
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
@@ -292,7 +292,7 @@ def _change_plan(db: Db, user: UserId, chance: random.Random) -> None:
 
 def _sweep(db: Db, _: UserId, chance: random.Random) -> None:
     promote(db)
-    join(db, WorkerCard(AGENT, POOL, (), 20))
+    join(db, WorkerDescription(AGENT, POOL, (), 20))
 
 
 def _deadlocks(deployment: Deployment) -> int:

@@ -17,9 +17,9 @@ from overnight_server.domain.ids import show_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.maintenance.audit import MAX_OPEN, PassBounds, audit, audit_all, audit_area
 from overnight_server.maintenance.audit_checks import AREAS, CHECKS
-from overnight_server.outcome.presence import WorkerCard
+from overnight_server.outcome.presence import WorkerDescription
 from overnight_server.store.db import Db
-from overnight_worker.presence import beat_or_join
+from overnight_worker.presence import heartbeat_or_join
 from tests.support.deployment import LIVENESS, Deployment
 from tests.support.history import History, make_history, read_corruptions, without_constraints
 from tests.support.rivals import Rival, wait_until_blocked
@@ -306,13 +306,13 @@ def test_a_check_with_many_findings_adds_no_more(deployment: Deployment) -> None
 
 def test_a_worker_whose_slots_were_changed_joins_again(deployment: Deployment) -> None:
     """Only the worker knows how many slots it has, so its heartbeat is the check."""
-    card = WorkerCard("w", "default", (), 3)
-    beat_or_join(deployment.dispatcher, card, liveness=LIVENESS)
+    description = WorkerDescription("w", "default", (), 3)
+    heartbeat_or_join(deployment.dispatcher, description, liveness=LIVENESS)
     deployment.run("UPDATE agents SET slots = 999")
 
-    beat_or_join(deployment.dispatcher, card, liveness=LIVENESS)
+    heartbeat_or_join(deployment.dispatcher, description, liveness=LIVENESS)
 
-    assert deployment.one("SELECT slots FROM agents")["slots"] == card.slots
+    assert deployment.one("SELECT slots FROM agents")["slots"] == description.slots
 
 
 def _charge_for_no_task(history: History) -> UUID:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from overnight_server.control.keys import key_id_of
-from overnight_server.insight.audit import list_audit_entries
+from overnight_server.insight.audit_log import list_audit_entries
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.command import run
 from tests.support.deployment import Deployment

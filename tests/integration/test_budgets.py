@@ -25,7 +25,7 @@ from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.maintenance.reap import reap
 from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from tests.support.costs import ACTOR, beat, start_all
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, LOOSE, Deployment
 from tests.support.invariants import describe_violations, violations
@@ -310,7 +310,7 @@ def test_an_agent_with_a_used_up_budget_gets_no_task(
 
 def test_an_agent_gets_only_tasks_that_its_budget_can_pay(deployment: Deployment) -> None:
     user = deployment.user()
-    join(deployment.dispatcher, WorkerCard("poor", "default", (), 10, budget_usd=1.0))
+    join(deployment.dispatcher, WorkerDescription("poor", "default", (), 10, budget_usd=1.0))
     dear = deployment.task(user, max_cost_usd=2)
     cheap = deployment.task(user, max_cost_usd=1)
 

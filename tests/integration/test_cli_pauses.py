@@ -5,7 +5,7 @@ import json
 import pytest
 
 from overnight_server.cli.terminal.failures import Code
-from overnight_server.control.agents import PullAgentCard, register
+from overnight_server.control.agents import PullAgentDescription, register
 from overnight_server.control.keys import Caller
 from tests.support.command import run
 from tests.support.deployment import AGENT, Deployment
@@ -156,7 +156,7 @@ def test_the_pools_are_listed_with_their_slots(deployment: Deployment) -> None:
 
 
 def test_an_agent_outside_the_deployment_is_listed_as_agent(deployment: Deployment) -> None:
-    register(deployment.dispatcher, Caller(deployment.user(), "", ()), PullAgentCard("mine"))
+    register(deployment.dispatcher, Caller(deployment.user(), "", ()), PullAgentDescription("mine"))
 
     _, line = run("workers").stdout.splitlines()
 

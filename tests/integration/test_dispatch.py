@@ -27,7 +27,7 @@ from overnight_server.domain.plans import PlanLimits
 from overnight_server.domain.results import Returned
 from overnight_server.gate.claim import ClaimPass, claim
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.settings import Settings, load
 from overnight_server.store.db import Db
 from tests.support.deployment import CLAIM_SETTINGS, POOL, Deployment
@@ -252,7 +252,7 @@ def test_a_joining_worker_locks_the_lanes_in_order(
         == deployment.lane(earlier)["skipped_by_pools"]
         == [POOL]
     )
-    joiner = Rival(connect, "joiner", join, WorkerCard("new", POOL, (), 1))
+    joiner = Rival(connect, "joiner", join, WorkerDescription("new", POOL, (), 1))
 
     with held_lane(connect, earlier):
         queue_up(connect, [joiner])
@@ -355,7 +355,7 @@ class _Message:
 
 
 def _messages(redis: EmbeddedRedis, settings: Settings, queue: str) -> list[_Message]:
-    """Return the published messages, oldest first, without invitations to idle slots."""
+    """Return the published messages, oldest first, without requests for an idle listener."""
     with Redis.from_url(redis.url) as client:
         raw: Any = client.lrange(f"{settings.redis_key_prefix}{queue}", 0, -1)
     return [message for item in reversed(raw) if (message := _Message(item)).args]

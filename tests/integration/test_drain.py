@@ -9,16 +9,16 @@ from overnight_server.control.drain import drain, undrain
 from overnight_server.domain.results import Returned
 from overnight_server.insight.workers import list_workers
 from overnight_server.maintenance.reap import retire_agents
-from overnight_server.outcome.presence import WorkerCard
-from overnight_worker.presence import beat_or_join
+from overnight_server.outcome.presence import WorkerDescription
+from overnight_worker.presence import heartbeat_or_join
 from tests.support.deployment import POOL, Deployment
 
 LIVENESS = timedelta(seconds=15)
 OLD, NEW = "host-a:1:aaaa", "host-b:2:bbbb"
 
 
-def card(agent_id: str) -> WorkerCard:
-    return WorkerCard(agent_id, POOL, (), 2)
+def description(agent_id: str) -> WorkerDescription:
+    return WorkerDescription(agent_id, POOL, (), 2)
 
 
 def test_a_draining_worker_finishes_and_gets_no_new_task(deployment: Deployment) -> None:
@@ -62,16 +62,16 @@ def test_a_drained_worker_no_longer_limits_its_pools_capabilities(deployment: De
 
 
 def test_the_heartbeats_of_a_worker_do_not_end_its_drain(deployment: Deployment) -> None:
-    before = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    before = heartbeat_or_join(deployment.dispatcher, description(OLD), liveness=LIVENESS)
     drain(deployment.dispatcher, OLD)
 
-    beating = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    beating = heartbeat_or_join(deployment.dispatcher, description(OLD), liveness=LIVENESS)
     deployment.move_clock(LIVENESS * 2)
-    after_silence = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    after_silence = heartbeat_or_join(deployment.dispatcher, description(OLD), liveness=LIVENESS)
     deployment.move_clock(LIVENESS * 10)
     retire_agents(deployment.dispatcher, silence=LIVENESS)
     written_off = deployment.one("SELECT status FROM agents")["status"]
-    after_all = beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS)
+    after_all = heartbeat_or_join(deployment.dispatcher, description(OLD), liveness=LIVENESS)
 
     assert (before, beating, after_silence) == ("active", "draining", "draining")
     assert (written_off, after_all) == ("offline", "draining")
@@ -85,7 +85,7 @@ def test_a_drain_can_be_taken_back(deployment: Deployment) -> None:
 
     undrain(deployment.dispatcher, OLD)
 
-    assert beat_or_join(deployment.dispatcher, card(OLD), liveness=LIVENESS) == "active"
+    assert heartbeat_or_join(deployment.dispatcher, description(OLD), liveness=LIVENESS) == "active"
     assert len(deployment.claim().claims) == 1
 
 

@@ -1,4 +1,4 @@
-"""A worker's child carries out handlers that spawn, wait, read and keep."""
+"""A pool process of a worker carries out handlers that spawn, wait, read and keep."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

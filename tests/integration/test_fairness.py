@@ -10,7 +10,7 @@ from overnight.models.admin import Fairness, UserShare
 from overnight_server.control.budgets import set_dag_budget, set_night_budget
 from overnight_server.control.pauses import EVERYTHING, PauseSubject, pause, resume
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.insight import fairness_report as receipts
+from overnight_server.insight import fairness_report
 from overnight_server.insight.fairness_report import fairness
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
@@ -28,8 +28,8 @@ def read(deployment: Deployment, **options: timedelta) -> Fairness:
 
 
 def of(report: Fairness, user: str) -> UserShare:
-    [receipt] = [entry for entry in report.users if entry.user == user]
-    return receipt
+    [share] = [entry for entry in report.users if entry.user == user]
+    return share
 
 
 def run_all(deployment: Deployment, *, minutes: float = 10) -> None:
@@ -51,12 +51,12 @@ def test_waits_count_from_ready_to_start(deployment: Deployment) -> None:
 
     report = read(deployment)
 
-    receipt = of(report, "ada")
-    assert (report.starts, receipt.started, receipt.waiting) == (2, 2, 0)
-    assert receipt.longest_wait == pytest.approx(600, abs=30)
-    assert receipt.median_wait == pytest.approx(300, abs=30)
-    assert receipt.slot_seconds == pytest.approx(1200, abs=60)
-    assert report.longest_wait_seconds == receipt.longest_wait
+    share = of(report, "ada")
+    assert (report.starts, share.started, share.waiting) == (2, 2, 0)
+    assert share.longest_wait == pytest.approx(600, abs=30)
+    assert share.median_wait == pytest.approx(300, abs=30)
+    assert share.slot_seconds == pytest.approx(1200, abs=60)
+    assert report.longest_wait_seconds == share.longest_wait
 
 
 def test_a_retry_waits_only_since_it_was_ready_again(deployment: Deployment) -> None:
@@ -95,10 +95,10 @@ def test_a_user_who_only_waits_is_in_the_report(deployment: Deployment) -> None:
     deployment.task(deployment.user(name="ada"))
     deployment.move_clock(10 * MINUTE)
 
-    receipt = of(read(deployment), "ada")
+    share = of(read(deployment), "ada")
 
-    assert (receipt.started, receipt.waiting, receipt.median_wait) == (0, 1, None)
-    assert receipt.longest_wait == pytest.approx(600, abs=30)
+    assert (share.started, share.waiting, share.median_wait) == (0, 1, None)
+    assert share.longest_wait == pytest.approx(600, abs=30)
 
 
 def test_a_claim_whose_message_was_lost_does_not_end_the_wait(deployment: Deployment) -> None:
@@ -126,9 +126,9 @@ def wait_then_run(deployment: Deployment, release: Callable[[], object]) -> None
 
 def assert_ten_minutes(deployment: Deployment) -> None:
     """Assert that only the wait for a slot counts."""
-    receipt = of(read(deployment), "ada")
-    assert receipt.started == 1
-    assert receipt.longest_wait == pytest.approx(600, abs=30)
+    share = of(read(deployment), "ada")
+    assert share.started == 1
+    assert share.longest_wait == pytest.approx(600, abs=30)
 
 
 def test_waiting_for_a_worker_is_left_out(deployment: Deployment) -> None:
@@ -296,7 +296,7 @@ def test_runs_before_the_period_are_left_out(deployment: Deployment) -> None:
 def test_a_period_with_too_many_runs_is_shortened_and_says_so(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(receipts, "MOST_STARTS", 2)
+    monkeypatch.setattr(fairness_report, "MOST_STARTS", 2)
     deployment.agent(slots=1)
     ada = deployment.user(name="ada")
     for _ in range(4):

@@ -132,7 +132,7 @@ def test_an_idle_listener_runs_the_next_task_and_ends_when_dismissed(
     assert [row["to_state"] for row in history] == ["ready", "running", "completed"]
 
 
-def test_an_invited_slot_runs_the_next_task(
+def test_a_requested_idle_listener_runs_the_next_task(
     deployment: Deployment, worker: resources.WorkerResources, client: Redis, ran: list[str]
 ) -> None:
     slot = threading.Thread(target=carry_out, args=(worker, []), daemon=True)
@@ -172,7 +172,7 @@ def test_a_task_that_reaches_an_idle_listener_lets_its_slot_continue(
 
 
 @pytest.mark.usefixtures("ran")
-def test_another_slot_is_invited_when_the_time_of_the_first_is_up(
+def test_another_slot_is_requested_when_the_time_of_the_first_is_up(
     deployment: Deployment,
     settings: Settings,
     worker: resources.WorkerResources,
@@ -183,15 +183,15 @@ def test_another_slot_is_invited_when_the_time_of_the_first_is_up(
     queue = settings.redis_key_prefix + QUEUE
     without_polls = settings.model_copy(update={"poll_interval": 2 * LONG})
     with _dispatching(deployment, without_polls):
-        wait_until(lambda: client.llen(queue) == 1, what="the first invitation")
+        wait_until(lambda: client.llen(queue) == 1, what="the first request")
         client.delete(queue)
 
         carry_out(worker, [])
 
-        wait_until(lambda: client.llen(queue) == 1, timeout=LONG, what="the second invitation")
+        wait_until(lambda: client.llen(queue) == 1, timeout=LONG, what="the second request")
 
 
-def test_a_pool_gets_one_invitation_until_it_has_an_idle_listener(
+def test_a_pool_gets_one_request_until_it_has_an_idle_listener(
     deployment: Deployment, settings: Settings, client: Redis
 ) -> None:
     queue, prefix = settings.redis_key_prefix + QUEUE, settings.redis_key_prefix

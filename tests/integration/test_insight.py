@@ -21,7 +21,7 @@ from overnight_server.insight.tasks import get_task, list_tasks
 from overnight_server.insight.workers import health
 from overnight_server.maintenance.sweeps import run_sweep
 from overnight_server.outcome.heartbeat import heartbeat
-from overnight_server.outcome.presence import beat, leave
+from overnight_server.outcome.presence import leave, record_heartbeat
 from overnight_server.settings import load
 from tests.support.deployment import AGENT, CLAIM_SETTINGS, LEASE, Deployment
 
@@ -238,8 +238,8 @@ def test_health_counts_live_workers(deployment: Deployment) -> None:
     deployment.agent(slots=2, agent_id="silent")
     deployment.agent(slots=8, agent_id="gone")
     deployment.move_clock(timedelta(seconds=20))
-    beat(deployment.dispatcher, "steady")
-    beat(deployment.dispatcher, "gone")
+    record_heartbeat(deployment.dispatcher, "steady")
+    record_heartbeat(deployment.dispatcher, "gone")
     leave(deployment.dispatcher, "gone")
 
     signs = health(deployment.app, liveness=liveness)

@@ -15,7 +15,7 @@ from overnight_server.intake.new_graph import NewGraph, NewTask
 from overnight_server.intake.triggers import add_trigger
 from overnight_server.maintenance.reap import retire_agents
 from overnight_server.maintenance.triggers import fire_due
-from overnight_server.outcome.presence import WorkerCard, join, leave
+from overnight_server.outcome.presence import WorkerDescription, join, leave
 from overnight_server.outcome.settle import settle, settle_all
 from overnight_server.outcome.start import start
 from overnight_server.store import db as store_db
@@ -103,7 +103,7 @@ def test_a_pull_agent_holds_no_pool_while_it_waits_for_a_lane(
 @pytest.mark.parametrize(
     "change",
     [
-        lambda db: join(db, WorkerCard(AGENT, POOL, ["gpu"], 4)),
+        lambda db: join(db, WorkerDescription(AGENT, POOL, ["gpu"], 4)),
         lambda db: leave(db, AGENT),
         lambda db: retire_agents(db, silence=timedelta(0)),
     ],

@@ -16,15 +16,15 @@ from overnight_server.dispatch.publish import BrokerUnreachable, Publisher
 from overnight_server.domain.results import Interrupted, Raised, Returned
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.reap import reap
-from overnight_server.outcome.presence import WorkerCard
+from overnight_server.outcome.presence import WorkerDescription
 from overnight_server.settings import Settings
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import LogEvent
 from overnight_server.wakeups.wake import Waker, WakeUpListener
 from overnight_worker.execute import carry_out, start
 from overnight_worker.load_handlers import load_handlers
-from overnight_worker.presence import beat_or_join
-from overnight_worker.record_results import give_up_by, settle_by
+from overnight_worker.presence import heartbeat_or_join
+from overnight_worker.record_results import hand_back_by, settle_by
 from overnight_worker.resources import WorkerResources
 from tests.support.deployment import Deployment
 from tests.support.graphs import graph
@@ -104,8 +104,8 @@ def test_a_worker_logs_a_claim_that_it_gives_up(
     deployment.task(deployment.user())
     [claimed] = deployment.claim().claims
 
-    give_up_by(db, [claimed.claim], deadline=0.0)
-    give_up_by(db, [claimed.claim], deadline=0.0)
+    hand_back_by(db, [claimed.claim], deadline=0.0)
+    hand_back_by(db, [claimed.claim], deadline=0.0)
 
     assert logged() == [LogEvent.CLAIM_RELEASED.log_name]
 
@@ -125,10 +125,12 @@ def test_a_worker_logs_that_the_database_does_not_answer(
 
 
 def test_a_worker_logs_that_it_joins(deployment: Deployment, db: Db, logged: Logged) -> None:
-    card = WorkerCard(id="new", pool="default", capabilities=(), slots=1, types=("echo",))
+    description = WorkerDescription(
+        id="new", pool="default", capabilities=(), slots=1, types=("echo",)
+    )
 
     for _ in range(2):
-        beat_or_join(db, card, liveness=timedelta(seconds=30))
+        heartbeat_or_join(db, description, liveness=timedelta(seconds=30))
 
     assert logged() == [LogEvent.WORKER_JOINED.log_name]
     assert deployment.rows("SELECT id FROM agents") == [{"id": "new"}]

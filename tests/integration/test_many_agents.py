@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from overnight.errors import InvalidRequest
-from overnight_server.control.agents import AgentCaps, PullAgentCard, register
+from overnight_server.control.agents import AgentCaps, PullAgentDescription, register
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import UserId
 from overnight_server.explain.explain import explain
@@ -96,7 +96,7 @@ def test_concurrent_registrations_respect_the_limit(
     caller = Caller(user, "", ("agents:run",))
     as_gate = partial(connect, role=GATE)
     rivals = [
-        Rival(as_gate, name, register, caller, PullAgentCard(name), AgentCaps(agents=1))
+        Rival(as_gate, name, register, caller, PullAgentDescription(name), AgentCaps(agents=1))
         for name in ("first", "second")
     ]
 

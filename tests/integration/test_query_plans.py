@@ -474,7 +474,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         "status": None,
         **dict.fromkeys(("target", "cancelled"), "claimed"),
         "keys": ["key 1", "key 2"],
-        **dict.fromkeys(("resolved", "handling", "taken_away"), False),
+        **dict.fromkeys(("resolved", "handling", "ended_by_worker"), False),
         "dead_seconds": 0.0,
         "progress": None,
         "result": "{}",

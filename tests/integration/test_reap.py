@@ -21,7 +21,7 @@ from overnight_server.maintenance.reap import (
     settle_runs_of_dead_process,
 )
 from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
-from overnight_server.outcome.presence import beat
+from overnight_server.outcome.presence import record_heartbeat
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
 from tests.support.deployment import AGENT, CLAIM_TTL, LEASE, Deployment
@@ -100,7 +100,7 @@ def test_an_expired_lease_of_a_live_worker_is_not_a_crash(deployment: Deployment
     """The worker may have failed to record the end; it would have reported a crash."""
     user, run = _running(deployment)
     deployment.move_clock(PAST_LEASE)
-    beat(deployment.dispatcher, AGENT)
+    record_heartbeat(deployment.dispatcher, AGENT)
 
     reap(deployment.dispatcher)
 
@@ -153,7 +153,9 @@ def test_a_run_whose_process_the_worker_killed_spends_no_attempt(deployment: Dep
     user, run = _running(deployment)
     deployment.move_clock(timedelta(seconds=5))
 
-    settle_runs_of_dead_process(deployment.dispatcher, [run.claim], handling=True, taken_away=True)
+    settle_runs_of_dead_process(
+        deployment.dispatcher, [run.claim], handling=True, ended_by_worker=True
+    )
 
     row = deployment.row(run.claim.task_id)
     assert (row["state"], row["attempts"]) == ("ready", 0)
@@ -161,15 +163,15 @@ def test_a_run_whose_process_the_worker_killed_spends_no_attempt(deployment: Dep
     assert deployment.lane(user)["used_seconds"] == 0
 
 
-@pytest.mark.parametrize("taken_away", [False, True])
+@pytest.mark.parametrize("ended_by_worker", [False, True])
 def test_a_run_of_a_dead_process_past_its_timeout_has_timed_out(
-    deployment: Deployment, *, taken_away: bool
+    deployment: Deployment, *, ended_by_worker: bool
 ) -> None:
     _, run = _running(deployment, timeout_seconds=5, max_attempts=1)
     deployment.move_clock(timedelta(seconds=6))
 
     settle_runs_of_dead_process(
-        deployment.dispatcher, [run.claim], handling=False, taken_away=taken_away
+        deployment.dispatcher, [run.claim], handling=False, ended_by_worker=ended_by_worker
     )
 
     assert deployment.one("SELECT outcome FROM attempts")["outcome"] == "timeout"
@@ -443,12 +445,12 @@ def test_a_silent_worker_is_retired_and_must_join_again(deployment: Deployment) 
     deployment.claim()
     assert deployment.lane(user)["skipped_by_pools"] == ["default"]
     deployment.move_clock(timedelta(minutes=2))
-    beat(deployment.dispatcher, lively)
+    record_heartbeat(deployment.dispatcher, lively)
 
     assert retire_agents(deployment.dispatcher, silence=timedelta(minutes=1)) == 1
 
-    assert beat(deployment.dispatcher, silent) is None
-    assert beat(deployment.dispatcher, lively) == "active"
+    assert record_heartbeat(deployment.dispatcher, silent) is None
+    assert record_heartbeat(deployment.dispatcher, lively) == "active"
     # the pool can promise other things now, so it looks into every lane again
     assert deployment.lane(user)["skipped_by_pools"] == []
 

@@ -13,7 +13,7 @@ from overnight.models.enums import PlanTier
 from overnight_server.control.users import create_user
 from overnight_server.domain.results import Returned
 from overnight_server.local.postgres import API_LOGIN, SERVICE_LOGIN
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, APP, DISPATCHER, GATE, READER, Db
 from tests.support import logins
@@ -95,7 +95,7 @@ def test_each_function_is_executable_by_the_documented_roles_only(deployment: De
         for function in functions
         if set(function["executable_by"])
         != documented.get(
-            "trigger functions"
+            "functions of database triggers"
             if function["is_trigger"]
             else function["name"]
             if function["is_definer"] or function["name"] in documented
@@ -268,7 +268,7 @@ def test_the_dispatcher_role_cannot_create_users(db: Db) -> None:
 
 def test_the_api_role_cannot_register_workers(app_db: Db) -> None:
     with _refused():
-        join(app_db, WorkerCard(AGENT, "default", (), 100))
+        join(app_db, WorkerDescription(AGENT, "default", (), 100))
 
 
 def test_triggers_write_tables_that_the_caller_may_not_write(

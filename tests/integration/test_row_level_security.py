@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, ProgrammingError
 
-from overnight_server.control.agents import PullAgentCard, register
+from overnight_server.control.agents import PullAgentDescription, register
 from overnight_server.control.keys import Caller, issue
 from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Raised, Returned
@@ -95,7 +95,7 @@ def _live(deployment: Deployment) -> UserId:
     """Let a user leave traces in every table that holds a user's rows."""
     user = deployment.user(monthly_agent_hours_limit=10, night_budget_usd=100)
     issue(deployment.app, user, name="laptop")
-    register(deployment.dispatcher, Caller(user, "", ()), PullAgentCard("laptop"))
+    register(deployment.dispatcher, Caller(user, "", ()), PullAgentDescription("laptop"))
     deployment.run("UPDATE users SET max_pending = 77 WHERE id = :id", id=user)
     first = deployment.running(user, locks=("repo:site",))
     deployment.task(user, locks=("repo:site",))

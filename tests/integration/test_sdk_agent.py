@@ -228,7 +228,7 @@ def test_the_end_of_a_pause_wakes_an_agent_that_asked_for_work_during_it(
         overnight.Client(served.url, served.key) as client,
         ThreadPoolExecutor(1) as waiting,
     ):
-        card = client.call(calls.register({"name": "laptop"}))
+        registered = client.call(calls.register({"name": "laptop"}))
         task = client.tasks.create("echo", type="echo")
         subject = {
             PauseScope.USER: PauseSubject(user_id=served.user),
@@ -236,8 +236,8 @@ def test_the_end_of_a_pause_wakes_an_agent_that_asked_for_work_during_it(
             PauseScope.ALL: EVERYTHING,
         }[scope]
         pause(deployment.dispatcher, subject, actor="human:olga")
-        assert client.call(calls.claim(card.id, wait=0)) is None
-        claim = waiting.submit(client.call, calls.claim(card.id, wait=60))
+        assert client.call(calls.claim(registered.id, wait=0)) is None
+        claim = waiting.submit(client.call, calls.claim(registered.id, wait=60))
         long_poll = served.server._api.state.dependencies.agent_long_poll
         wait_until(lambda: long_poll.waiting_count == 1, what="the agent to wait")
 
@@ -254,8 +254,8 @@ def test_nothing_is_claimed_for_a_key_that_was_revoked_during_the_wait(
         overnight.Client(served.url, served.key, retries=0) as client,
         ThreadPoolExecutor(1) as waiting,
     ):
-        card = client.call(calls.register({"name": "laptop"}))
-        claim = waiting.submit(client.call, calls.claim(card.id, wait=30))
+        registered = client.call(calls.register({"name": "laptop"}))
+        claim = waiting.submit(client.call, calls.claim(registered.id, wait=30))
         long_poll = served.server._api.state.dependencies.agent_long_poll
         wait_until(lambda: long_poll.waiting_count == 1, what="the agent to wait")
 
@@ -291,9 +291,9 @@ def test_a_claimed_run_spawns_and_reports_progress(
         serve(deployment, database_url) as served,
         overnight.Client(served.url, served.key) as client,
     ):
-        card = client.call(calls.register({"name": "laptop"}))
+        registered = client.call(calls.register({"name": "laptop"}))
         parent = client.tasks.create("parent", type="echo")
-        work = client.call(calls.claim(card.id, wait=0))
+        work = client.call(calls.claim(registered.id, wait=0))
         assert work is not None
         client.call(calls.start(work.task_id, work.token))
 

@@ -195,7 +195,7 @@ class DeploymentMachine(RuleBasedStateMachine):
         message = self.comparison.messages.pop(pick % len(self.comparison.messages))
         if arrived:
             self.comparison.deliver(message, some(self.comparison.agents, agent))
-        self.comparison.give_up(message)
+        self.comparison.hand_back(message)
 
     # -- runs -------------------------------------------------------------------------------------
 

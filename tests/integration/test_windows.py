@@ -222,7 +222,7 @@ def test_lanes_with_a_due_window_make_the_dispatcher_poll_again(
     evening: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gate, "LANES_PER_REFRESH", 2)
-    monkeypatch.setattr(gate, "MAX_LOOKS_PER_PASS", 2)
+    monkeypatch.setattr(gate, "MAX_LANE_BATCHES_PER_PASS", 2)
     for _ in range(5):
         evening.user(**NIGHT)
     evening.task(evening.user(**NIGHT | {"window_from": time(23)}))

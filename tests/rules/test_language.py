@@ -21,6 +21,7 @@ GERUND = re.compile(r"(?:^|_)(?!feed)[a-z]{2,}(?:ing|ed)(?:_|$)")
 PLAIN_MODULES = {
     *("testing", "billing_months", "embedded", "celery_logging", "result_mapping"),
     *("batched_statements", "guarded_program", "started_tasks", "working_directory"),
+    "lock_claimed_task",
 }
 # Terms that a reader needs; the glossary has more.
 KEY_TERMS = """

@@ -17,7 +17,7 @@ from overnight_server.gate.claim import ClaimPass, ClaimSettings, claim
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit
-from overnight_server.outcome.presence import WorkerCard, join
+from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.outcome.settle import settle
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
@@ -66,7 +66,7 @@ class Deployment:
         types: Sequence[str] | None = None,
     ) -> str:
         """Register a worker."""
-        join(self.dispatcher, WorkerCard(agent_id, pool, capabilities, slots, types=types))
+        join(self.dispatcher, WorkerDescription(agent_id, pool, capabilities, slots, types=types))
         return agent_id
 
     def task(self, user: UserId, caps: Caps = LOOSE, **fields: Any) -> TaskId:

@@ -23,7 +23,7 @@ from overnight.models.bulk import TaskFilter
 from overnight.models.enums import PlanTier
 from overnight_server.control import agents, budgets, bulk, dead_letters, keys
 from overnight_server.control.adjust_hours import adjust_hours
-from overnight_server.control.agents import PullAgentCard
+from overnight_server.control.agents import PullAgentDescription
 from overnight_server.control.cancel import cancel, cancel_dag
 from overnight_server.control.drain import drain, undrain
 from overnight_server.control.edit import ANY, TaskEdit, edit
@@ -71,7 +71,7 @@ from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
 from overnight_server.outcome.heartbeat import CostSoFar, heartbeat
-from overnight_server.outcome.presence import WorkerCard, join, leave
+from overnight_server.outcome.presence import WorkerDescription, join, leave
 from overnight_server.outcome.settle import settle, settle_all
 from overnight_server.outcome.start import start_all
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
@@ -118,9 +118,9 @@ class SharedState:
     refused: Counter[str] = field(default_factory=Counter)
 
 
-def lasting_worker(pool: str, slots: int = SLOTS) -> WorkerCard:
+def lasting_worker(pool: str, slots: int = SLOTS) -> WorkerDescription:
     """Return the worker of a pool that stays."""
-    return WorkerCard(LASTING[pool], pool, CAPABILITIES, slots)
+    return WorkerDescription(LASTING[pool], pool, CAPABILITIES, slots)
 
 
 def prepare(deployment: Deployment, slots_max: int | None) -> SharedState:
@@ -493,7 +493,7 @@ class Caller:
         pool = self.chance.choice(POOLS)
         capabilities = self.chance.choice([(), CAPABILITIES])
         changes: list[Callable[[], object]] = [
-            lambda: join(self.gate, WorkerCard(PASSING[pool], pool, capabilities, 2)),
+            lambda: join(self.gate, WorkerDescription(PASSING[pool], pool, capabilities, 2)),
             lambda: leave(self.gate, PASSING[pool]),
             # A worker that was silent for too long is retired by a sweep and joins again.
             lambda: join(self.gate, lasting_worker(pool)),
@@ -506,14 +506,14 @@ class Caller:
 
     def register_pull_agent(self) -> None:
         owner = self._user()
-        card = PullAgentCard(
+        description = PullAgentDescription(
             f"laptop-{self.chance.randrange(2)}",
             capabilities=CAPABILITIES,
             slots=2,
             budget_usd=self.chance.choice([None, 2.0]),
             serves_everyone=self.chance.random() < 0.3,
         )
-        registered = agents.register(self.gate, keys.Caller(owner, "", ()), card)
+        registered = agents.register(self.gate, keys.Caller(owner, "", ()), description)
         self.shared.pull_agents.append((owner, registered.agent_id))
 
     def remove_pull_agent(self) -> None:

@@ -42,7 +42,7 @@ from overnight_server.maintenance.reap import (
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.outcome import presence
 from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
-from overnight_server.outcome.presence import WorkerCard
+from overnight_server.outcome.presence import WorkerDescription
 from overnight_server.outcome.settle import release, settle
 from overnight_server.outcome.start import start
 from tests.support.deployment import CLAIM_TTL, LEASE, LOOSE, POOL, Deployment
@@ -242,7 +242,7 @@ class ModelComparison:
         if run is not None:
             self.runs.append((run, agent))
 
-    def give_up(self, claimed: Claimed) -> None:
+    def hand_back(self, claimed: Claimed) -> None:
         """Release a claim that could not be published."""
         self.pass_by(SECOND)
         given_back = release(self.deployment.dispatcher, [claimed], reason="broker")
@@ -352,7 +352,7 @@ class ModelComparison:
         self.pass_by(by)
         for name, agent in self.model.agents.items():
             if agent.beats:
-                answer = presence.beat(self.deployment.dispatcher, name)
+                answer = presence.record_heartbeat(self.deployment.dispatcher, name)
                 _assert_same(answer is not None, agent.known)
                 agent.seen_at = self.model.now
                 if not answer:
@@ -436,8 +436,8 @@ class ModelComparison:
 
     def _announce(self, name: str) -> None:
         agent = self.model.agents[name]
-        card = WorkerCard(name, POOL, sorted(agent.capabilities), agent.slots)
-        presence.join(self.deployment.dispatcher, card)
+        description = WorkerDescription(name, POOL, sorted(agent.capabilities), agent.slots)
+        presence.join(self.deployment.dispatcher, description)
         agent.known, agent.seen_at = True, self.model.now
 
     def _work_a_round(self, agent: str) -> None:

@@ -1,23 +1,23 @@
-"""Fairness receipts: the part of an even share that each user got."""
+"""The fairness of each user: the part of an even share that each user got."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from overnight_server.domain.fairness_report import (
-    FairnessReceipt,
     TaskInterval,
+    UserFairness,
     even_shares,
+    fairness_of_users,
     jain,
-    receipts,
 )
 
 MANY = {"ada": 10, "bob": 10}
 
 
-def receipt_of(user_receipts: list[FairnessReceipt], user: str) -> FairnessReceipt:
-    [receipt] = [receipt for receipt in user_receipts if receipt.user == user]
-    return receipt
+def fairness_of(of_users: list[UserFairness], user: str) -> UserFairness:
+    [each] = [each for each in of_users if each.user == user]
+    return each
 
 
 def test_waits_and_shares_are_counted_for_each_user() -> None:
@@ -28,30 +28,30 @@ def test_waits_and_shares_are_counted_for_each_user() -> None:
         TaskInterval("bob", 70, None, None),
     ]
 
-    user_receipts = receipts(spells, MANY, 0, 100)
+    of_users = fairness_of_users(spells, MANY, 0, 100)
 
-    ada, bob = receipt_of(user_receipts, "ada"), receipt_of(user_receipts, "bob")
-    assert [receipt.user for receipt in user_receipts] == ["ada", "bob"]
+    ada, bob = fairness_of(of_users, "ada"), fairness_of(of_users, "bob")
+    assert [each.user for each in of_users] == ["ada", "bob"]
     assert (ada.started, ada.longest_wait, ada.median_wait) == (2, 30, 20)
     assert (bob.started, bob.waiting, bob.longest_wait, bob.median_wait) == (1, 1, 30, 0)
     assert (ada.slot_seconds, bob.slot_seconds, ada.slot_share) == (60, 40, 0.6)
 
 
 def test_a_user_whose_whole_demand_runs_is_fully_served() -> None:
-    user_receipts = receipts(
+    of_users = fairness_of_users(
         [TaskInterval("ada", 0, 0, 100), TaskInterval("bob", 0, 0, 50)], MANY, 0, 100
     )
 
-    assert [receipt.service for receipt in user_receipts] == [1, 1]
+    assert [each.service for each in of_users] == [1, 1]
 
 
 def test_a_user_who_waits_while_another_has_every_slot_is_not_served() -> None:
     hog = [TaskInterval("ada", 0, 0, 100) for _ in range(2)]
 
-    user_receipts = receipts([*hog, TaskInterval("bob", 0, None, None)], MANY, 0, 100)
+    of_users = fairness_of_users([*hog, TaskInterval("bob", 0, None, None)], MANY, 0, 100)
 
-    assert receipt_of(user_receipts, "ada").service == 1
-    assert receipt_of(user_receipts, "bob").service == 0
+    assert fairness_of(of_users, "ada").service == 1
+    assert fairness_of(of_users, "bob").service == 0
 
 
 def test_even_shares_are_fair_at_any_demand() -> None:
@@ -63,9 +63,9 @@ def test_even_shares_are_fair_at_any_demand() -> None:
         TaskInterval("bob", 0, None, None),
     ]
 
-    user_receipts = receipts([*crowd, *runs], MANY, 0, 100)
+    of_users = fairness_of_users([*crowd, *runs], MANY, 0, 100)
 
-    assert [receipt.service for receipt in user_receipts] == [1, 1]
+    assert [each.service for each in of_users] == [1, 1]
 
 
 def test_demand_is_limited_by_locks_and_plan() -> None:
@@ -79,9 +79,9 @@ def test_demand_is_limited_by_locks_and_plan() -> None:
         *(TaskInterval("cyd", 0, None, None) for _ in range(9)),
     ]
 
-    user_receipts = receipts([*queue, *runs, *small], {**MANY, "cyd": 1}, 0, 100)
+    of_users = fairness_of_users([*queue, *runs, *small], {**MANY, "cyd": 1}, 0, 100)
 
-    assert {receipt.user: receipt.service for receipt in user_receipts} == {
+    assert {each.user: each.service for each in of_users} == {
         "ada": 1,
         "bob": 1,
         "cyd": 1,
@@ -92,7 +92,7 @@ def test_tasks_that_cannot_start_count_as_no_demand() -> None:
     paused = [TaskInterval("bob", 0, None, None, is_owed=False), TaskInterval("bob", 0, 0, 100)]
     hog = [TaskInterval("ada", 0, 0, 100) for _ in range(3)]
 
-    bob = receipt_of(receipts([*hog, *paused], MANY, 0, 100), "bob")
+    bob = fairness_of(fairness_of_users([*hog, *paused], MANY, 0, 100), "bob")
 
     assert (bob.service, bob.waiting, bob.longest_wait) == (1, 1, 100)
 
@@ -103,8 +103,8 @@ def test_demand_under_several_locks_counts_only_as_far_as_it_ran() -> None:
     others = [TaskInterval("bob", 0, 0, 100) for _ in range(4)]
 
     def served(*runs: TaskInterval) -> dict[str, float | None]:
-        user_receipts = receipts([*nested, *runs, *others], MANY, 0, 100)
-        return {receipt.user: receipt.service for receipt in user_receipts}
+        of_users = fairness_of_users([*nested, *runs, *others], MANY, 0, 100)
+        return {each.user: each.service for each in of_users}
 
     assert served() == {"ada": 0, "bob": 1}
     assert served(TaskInterval("ada", 0, 0, 100, locks=("path:a",))) == {"ada": 1, "bob": 1}
@@ -114,10 +114,10 @@ def test_demand_under_several_locks_counts_only_as_far_as_it_ran() -> None:
 
 
 def test_changes_between_two_samples_are_not_counted() -> None:
-    [receipt] = receipts([TaskInterval("ada", 5, 5, 5.001)], MANY, 0, 86_400)
+    [each] = fairness_of_users([TaskInterval("ada", 5, 5, 5.001)], MANY, 0, 86_400)
 
-    assert receipt.service is None
-    assert receipt.started == 1
+    assert each.service is None
+    assert each.started == 1
 
 
 @pytest.mark.parametrize(("values", "index"), [([], None), ([0, 0], 1), ([3], 1), ([1, 3], 0.8)])

@@ -19,7 +19,7 @@ def message(task: str = EXECUTE, **headers: object) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("task", [EXECUTE, "upkeep.reap"])
+@pytest.mark.parametrize("task", [EXECUTE, "sweep.reap"])
 def test_a_message_of_the_service_passes(task: str) -> None:
     assert refusal(message(task)) is None
 

@@ -243,9 +243,9 @@ def test_a_database_address_names_the_installed_driver(scheme: str) -> None:
         (
             {"OVERNIGHT_RUN_MEMORY_MB": "512"},
             (
-                "OVERNIGHT_MAX_MEMORY_PER_CHILD_MB=1024 and OVERNIGHT_RUN_MEMORY_MB=512: a child "
+                "OVERNIGHT_MAX_MEMORY_PER_CHILD_MB=1024 and OVERNIGHT_RUN_MEMORY_MB=512: a pool "
                 "process must be replaced before its memory exceeds what a run may use "
-                "(child at most 512, or run at least 1024)"
+                "(process at most 512, or run at least 1024)"
             ),
         ),
         (

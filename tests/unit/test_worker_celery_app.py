@@ -12,11 +12,11 @@ from overnight_server.dispatch.celery_settings import (
 )
 from overnight_server.settings import Settings, load
 from overnight_worker.beat_scheduler import Scheduler
-from overnight_worker.celery_logging import DeathFilter
+from overnight_worker.celery_logging import ExitLogFilter
 from overnight_worker.force_stop import FORCED_EXIT_CODE
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
-from overnight_worker.presence import agent_card
+from overnight_worker.presence import describe_worker
 
 
 @pytest.fixture
@@ -54,11 +54,13 @@ def test_beat_sleeps_until_a_tick_is_due_however_soon_that_is() -> None:
 
 def test_a_worker_offers_the_capabilities_of_settings_and_handlers() -> None:
     load_handlers((), demo=True)
-    card = agent_card(load({"OVERNIGHT_POOL": "night", "OVERNIGHT_CAPABILITIES": "gpu"}), slots=3)
+    description = describe_worker(
+        load({"OVERNIGHT_POOL": "night", "OVERNIGHT_CAPABILITIES": "gpu"}), slots=3
+    )
 
-    assert (card.id, card.pool, card.slots) == (WORKER_ID, "night", 3)
-    assert {"gpu", "agent:night"} <= set(card.capabilities)
-    assert {"echo", "sleep", "flaky", "cost", "crash", "spin"} <= set(card.types)
+    assert (description.id, description.pool, description.slots) == (WORKER_ID, "night", 3)
+    assert {"gpu", "agent:night"} <= set(description.capabilities)
+    assert {"echo", "sleep", "flaky", "cost", "crash", "spin"} <= set(description.types)
 
 
 @pytest.mark.parametrize(
@@ -93,4 +95,4 @@ def test_an_import_error_names_the_module_and_the_cause(
 def test_only_deaths_by_a_forced_end_are_left_out_of_the_log(*, text: str, kept: bool) -> None:
     record = logging.LogRecord("celery", logging.ERROR, "", 0, text, (), None)
 
-    assert DeathFilter().filter(record) is kept
+    assert ExitLogFilter().filter(record) is kept

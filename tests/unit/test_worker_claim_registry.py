@@ -34,8 +34,8 @@ def is_killed_by_the_watchdog(registry: ClaimRegistry) -> None:
     registry.handler_started(until=time.monotonic())
 
 
-def has_its_runs_taken_away(registry: ClaimRegistry) -> None:
-    registry.handler_ended(taken_away=True)
+def ends_its_runs(registry: ClaimRegistry) -> None:
+    registry.handler_ended(ended_by_worker=True)
 
 
 def process(
@@ -67,7 +67,7 @@ def test_a_living_process_leaves_no_orphaned_claims(registry: ClaimRegistry) -> 
         ([starts_handler], OrphanedClaims(CLAIMS, in_handler=True)),
         ([starts_handler, ends_handler], OrphanedClaims(CLAIMS)),
         ([starts_handler, is_killed_by_the_watchdog], OrphanedClaims(CLAIMS)),
-        ([starts_handler, has_its_runs_taken_away], OrphanedClaims(CLAIMS, taken_away=True)),
+        ([starts_handler, ends_its_runs], OrphanedClaims(CLAIMS, ended_by_worker=True)),
     ],
 )
 def test_a_death_in_a_handler_is_distinguished_from_other_deaths(
@@ -80,7 +80,7 @@ def test_a_death_in_a_handler_is_distinguished_from_other_deaths(
 
 def test_the_last_claims_replace_earlier_ones(registry: ClaimRegistry) -> None:
     def work() -> None:
-        process(registry, starts_handler, has_its_runs_taken_away)()
+        process(registry, starts_handler, ends_its_runs)()
         registry.set_claims(CLAIMS[1:])
 
     run_in_forked_child(work)

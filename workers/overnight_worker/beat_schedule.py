@@ -9,7 +9,7 @@ STALE_AFTER_SECONDS = 60
 
 BEAT_SCHEDULE = {
     sweep.purpose: {
-        "task": f"upkeep.{name}",
+        "task": f"sweep.{name}",
         "schedule": sweep.interval(current()),
         "options": {"queue": MAINTENANCE_QUEUE, "expires": STALE_AFTER_SECONDS},
     }

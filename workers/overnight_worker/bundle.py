@@ -24,7 +24,7 @@ class Bundle:
     """Runs that have not started yet, and finished runs that are not recorded yet.
 
     A bundle should take well under a second. If one of its runs is slow, `release_others` records
-    the finished runs and gives back those that have not started, so that none waits for the slow
+    the finished runs and hands back those that have not started, so that none waits for the slow
     one. `release_others` may be called from another thread than the one that runs the handlers.
     """
 
@@ -75,7 +75,7 @@ class Bundle:
                 self._recording.difference_update(finished)
 
     def release_others(self, *, deadline: float, reason: str = "slow_bundle") -> None:
-        """Give back the runs that have not started, and record those that have finished."""
+        """Hand back the runs that have not started, and record those that have finished."""
         with self._lock:
             self._finished += [
                 FinishedRun(run, Interrupted(reason, ran_seconds=0.0)) for run in self._waiting

@@ -18,7 +18,7 @@ from overnight_worker import shutdown
 from overnight_worker.beat_schedule import BEAT_SCHEDULE
 from overnight_worker.celery_logging import configure_celery_loggers
 from overnight_worker.claim_registry import CLAIM_REGISTRY
-from overnight_worker.dead_children import DEAD_CHILDREN
+from overnight_worker.dead_pool_processes import DEAD_POOL_PROCESSES
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.presence import Presence
 from overnight_worker.redis_transport import use_filtered_transport
@@ -80,25 +80,25 @@ def report_started(**_: object) -> None:
 @signals.before_task_publish.connect
 def before_tick(sender: str, **_: object) -> None:
     """Pass the fault point before beat sends a tick."""
-    if sender.startswith("upkeep."):
+    if sender.startswith("sweep."):
         fault("beat.before_tick")
 
 
 @signals.after_task_publish.connect
 def after_tick(sender: str, **_: object) -> None:
     """Pass the fault point after beat sent a tick."""
-    if sender.startswith("upkeep."):
+    if sender.startswith("sweep."):
         fault("beat.after_tick")
 
 
 @signals.worker_shutting_down.connect
 def on_worker_shutting_down(**_: object) -> None:
-    """Set the flag that makes the children end their runs."""
+    """Set the flag that makes the pool processes end their runs."""
     shutdown.begin(current().shutdown_grace)
 
 
 @signals.worker_process_init.connect
-def on_child_start(**_: object) -> None:
+def on_pool_process_start(**_: object) -> None:
     """Prepare a new pool process, and put it under a guard."""
     CLAIM_REGISTRY.register()
     settings = current()
@@ -109,15 +109,15 @@ def on_child_start(**_: object) -> None:
 
 
 @signals.worker_before_create_process.connect
-def before_child_start(**_: object) -> None:
+def before_pool_process_start(**_: object) -> None:
     """Collect the claims of dead pool processes before a new one reuses a record."""
-    DEAD_CHILDREN.collect()
+    DEAD_POOL_PROCESSES.collect()
 
 
 @signals.worker_shutdown.connect
 def on_worker_shutdown(**_: object) -> None:
     """Settle the claims of pool processes that died during the shutdown."""
-    DEAD_CHILDREN.settle(current())
+    DEAD_POOL_PROCESSES.settle(current())
 
 
 def role_of(arguments: list[str]) -> str:

@@ -15,12 +15,12 @@ VERBOSE_LOGGERS: Final = (
     "celery.app.trace",
     "celery.beat",
 )
-# This one logs deaths of pool processes.
+# This one logs exits of pool processes.
 REQUEST_LOGGER: Final = "celery.worker.request"
 
 
-class DeathFilter(logging.Filter):
-    """Drops deaths of processes that the worker ended itself, and the traceback of the others."""
+class ExitLogFilter(logging.Filter):
+    """Drops the exits of processes that the worker ended itself, and tracebacks of the others."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is logged."""
@@ -40,5 +40,5 @@ def configure_celery_loggers() -> None:
     pool_logger.propagate = True
     pool_logger.setLevel(logging.WARNING)
     for logger in (pool_logger, logging.getLogger(REQUEST_LOGGER)):
-        if not any(isinstance(existing, DeathFilter) for existing in logger.filters):
-            logger.addFilter(DeathFilter())
+        if not any(isinstance(existing, ExitLogFilter) for existing in logger.filters):
+            logger.addFilter(ExitLogFilter())

@@ -84,7 +84,7 @@ class _ProcessRecord(ctypes.Structure):
 
     pid: int
     in_handler_until: float
-    taken_away: bool
+    ended_by_worker: bool
     memory_exceeded: Any
     count: int
     entries: Any
@@ -93,7 +93,7 @@ class _ProcessRecord(ctypes.Structure):
     _fields_ = (
         ("pid", ctypes.c_int64),
         ("in_handler_until", ctypes.c_double),
-        ("taken_away", ctypes.c_bool),
+        ("ended_by_worker", ctypes.c_bool),
         ("memory_exceeded", ctypes.c_bool),
         ("count", ctypes.c_int64),
         ("entries", _ClaimEntry * _MAX_CLAIMS),
@@ -114,13 +114,13 @@ class OrphanedClaims:
 
     `claims` are those whose run had begun, `waiting` those whose handler was not called yet, and
     `finished` those whose run had ended, with its result. `in_handler`: a handler was running.
-    `taken_away`: the worker itself ended the runs. Neither: the cause is unknown.
+    `ended_by_worker`: the worker itself ended the runs. Neither: the cause is unknown.
     `out_of_memory`: the guard ended the process of a handler that used more memory than a run may.
     """
 
     claims: Sequence[Claim]
     in_handler: bool = False
-    taken_away: bool = False
+    ended_by_worker: bool = False
     out_of_memory: bool = False
     waiting: Sequence[Claim] = ()
     finished: Sequence[tuple[Claim, Result]] = ()
@@ -203,13 +203,13 @@ class ClaimRegistry:
         if self._current is not None:
             self._current.in_handler_until = until
 
-    def handler_ended(self, *, taken_away: bool = False) -> None:
+    def handler_ended(self, *, ended_by_worker: bool = False) -> None:
         """Note that no handler runs: if this process dies now, no run is to blame.
 
-        With `taken_away` the worker is ending the runs itself, and they spend no attempt either.
+        With `ended_by_worker` the worker ends the runs itself, and they spend no attempt either.
         """
         if self._current is not None:
-            self._current.taken_away = taken_away
+            self._current.ended_by_worker = ended_by_worker
             self._current.in_handler_until = 0.0
 
     @property
@@ -264,7 +264,7 @@ def _read(record: _ProcessRecord) -> OrphanedClaims:
     return OrphanedClaims(
         begun,
         in_handler=in_handler,
-        taken_away=record.taken_away,
+        ended_by_worker=record.ended_by_worker,
         out_of_memory=in_handler and record.memory_exceeded,
         waiting=tuple(waiting),
         finished=tuple(finished),

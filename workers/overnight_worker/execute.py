@@ -23,7 +23,7 @@ from overnight_worker.identity import WORKER_ID
 from overnight_worker.lease import Lease
 from overnight_worker.message import read_claims
 from overnight_worker.pool_guard import POOL_GUARD
-from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by
+from overnight_worker.record_results import UNANSWERED_SECONDS, hand_back_by
 from overnight_worker.resources import WorkerResources, worker_resources
 from overnight_worker.result_mapping import missing_handler_result, result_of, stopped_result
 from overnight_worker.runners.python import RunContext, call_handler
@@ -37,7 +37,7 @@ from overnight_worker.task_graph import RunGraph
 def execute(*arguments: object) -> None:
     """Carry out the claims of one message; malformed arguments are dropped.
 
-    A message without arguments invites the slot to become an idle listener.
+    A message without arguments requests that the slot becomes an idle listener.
     """
     claims = read_claims(arguments)
     if claims:
@@ -86,13 +86,13 @@ def start(resources: WorkerResources, claims: Sequence[Claim]) -> list[Run]:
     """Start the claims; return the runs that won.
 
     A message that is late, duplicated or forged starts nothing. If Postgres does not answer, the
-    claims are given up.
+    claims are handed back.
     """
     try:
         runs = start_all(resources.db, claims, holder=WORKER_ID, lease=_lease(resources))
     except DATABASE_ERRORS as error:
         emit(LogEvent.DATABASE_UNREACHABLE, error=error)
-        give_up_by(resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
+        hand_back_by(resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
         return []
     started = {run.claim.task_id for run in runs}
     for claim in claims:

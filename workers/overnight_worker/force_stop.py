@@ -33,11 +33,11 @@ MIN_WATCHDOG_SECONDS: Final = 0.1
 # Setting the watchdog starts a thread, so runs share a setting that is right to this much.
 SHARED_SECONDS: Final = 0.25
 SHARED_PARTS: Final = 30
-# Tells a forced end from a crash in the log of the pool, which replaces the child either way.
+# Tells a forced end from a crash in the log of the pool, which replaces the process either way.
 FORCED_EXIT_CODE: Final = 75
 # The worker ends runs on purpose for these reasons, so they spend no attempt. For a timeout or a
 # cancel, the task's row shows how to settle the run.
-TAKEN_AWAY: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
+ENDED_BY_WORKER: Final = frozenset({StopReason.SHUTDOWN, StopReason.WINDOW, StopReason.BUDGET})
 STDERR: Final = 2
 
 
@@ -67,13 +67,13 @@ def end_by_force(
     """Kill the programs of a run, record how the run ended, and exit this process.
 
     With `is_unreachable`, Postgres did not answer the last heartbeat: if the lease ends for that
-    reason, the deployment is at fault, and the run is given back when Postgres answers again.
+    reason, the deployment is at fault, and the run is handed back when Postgres answers again.
     Recording may take FINAL_RECORD_SECONDS; then the process exits without it, and the main process
     of the worker settles the claim. `on_settled` is called when the end is recorded.
     """
     # First of all, because the watchdog may act at any moment.
     is_outage = reason is StopReason.LOST and is_unreachable
-    CLAIM_REGISTRY.handler_ended(taken_away=reason in TAKEN_AWAY or is_outage)
+    CLAIM_REGISTRY.handler_ended(ended_by_worker=reason in ENDED_BY_WORKER or is_outage)
     emit(LogEvent.RUN_KILLED, **active.log_fields, reason=reason, pid=os.getpid())
     fault("lease.before_force")
     POOL_GUARD.end_programs()

@@ -46,9 +46,8 @@ class Lease:
     """Keeps the claims of a message while their handlers run; used as a context.
 
     The runs of one message are executed one after the other, and one Lease object keeps all their
-    claims. When a run of a bundle is slow, the
-    others are given back. So only two kinds of claims need heartbeats: that of the current run,
-    and those of finished runs until they are recorded.
+    claims. When a run of a bundle is slow, the others are handed back. So only two kinds of claims
+    need heartbeats: that of the current run, and those of finished runs until they are recorded.
     """
 
     def __init__(
@@ -133,7 +132,7 @@ class Lease:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the threads. By now every run is recorded or given up."""
+        """End the threads. By now every run is recorded or handed back."""
         self.go_idle()
         self._over.set()
         self._heartbeat_wanted.set()

@@ -14,7 +14,7 @@ from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.identity import WORKER_ID
 
 # Beginning of the names of the sweeps' tasks.
-SWEEPS: Final = "upkeep."
+SWEEPS: Final = "sweep."
 
 
 def refusal(message: object) -> str | None:

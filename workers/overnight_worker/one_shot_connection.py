@@ -1,6 +1,7 @@
 """A short-lived connection to Postgres for the main process of a worker.
 
-The main process forks at any time, and its children would share whatever connection it held open.
+The main process forks at any time, and its pool processes would share a connection that it held
+open.
 """
 
 from collections.abc import Callable

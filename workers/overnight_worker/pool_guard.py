@@ -1,9 +1,9 @@
 """Puts every pool process under a guard, so that programs of handlers end with their run.
 
-`child_guard` says what the guard does. Three processes use this module: the main process prepares
-the guards and ends what a killed guard left; a pool process splits into guard and run process; the
-run process asks its guard to end the programs of a run. Other systems than Linux have no guards:
-there programs end with a forced end of their run only.
+`pool_guard_process` says what the guard does. Three processes use this module: the main process
+prepares the guards and ends what a killed guard left; a pool process splits into guard and run
+process; the run process asks its guard to end the programs of a run. Other systems than Linux have
+no guards: there programs end with a forced end of their run only.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ from overnight_worker.claim_registry import CLAIM_REGISTRY
 # How long a run waits for its guard; a guard that does not answer is stopped or overloaded, and
 # the programs end with the pool process then.
 ANSWER_SECONDS: Final = 12.0
-# The main loop stands still while the programs of a killed guard end.
+# The main loop is blocked while the programs of a killed guard end.
 ADOPTED_SECONDS: Final = 2.0
 PAUSE_SECONDS: Final = 0.005
 EXEC_FAILED: Final = 127
@@ -43,7 +43,7 @@ STDERR: Final = 2
 # without site-packages (-S), and the directories of the packages come last on the path.
 _RUN_GUARD: Final = (
     "import sys; sys.path += sys.argv[1:3]; "
-    "from overnight_worker.child_guard import main; main(sys.argv[3:])"
+    "from overnight_worker.pool_guard_process import main; main(sys.argv[3:])"
 )
 
 

@@ -1,6 +1,7 @@
 """Registers a worker of agents in Postgres, and sends its own heartbeats.
 
-Everything here happens in the main process, on its own timer: it forks, so it may own no thread.
+Everything here runs on Celery's timer in the main process. The main process forks, so it must have
+no other thread.
 """
 
 from datetime import timedelta
@@ -12,13 +13,19 @@ from celery.bootsteps import StartStopStep
 from overnight.handlers.registry import capabilities_offered, registered
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.fault_points import fault
-from overnight_server.outcome.presence import WorkerCard, beat, join, leave, mark_deaf
+from overnight_server.outcome.presence import (
+    WorkerDescription,
+    join,
+    leave,
+    mark_deaf,
+    record_heartbeat,
+)
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import Db
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.canary import CANARY_QUEUE, Canary, canary_queue
 from overnight_worker.claim_registry import CLAIM_REGISTRY
-from overnight_worker.dead_children import DEAD_CHILDREN
+from overnight_worker.dead_pool_processes import DEAD_POOL_PROCESSES
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers
 from overnight_worker.message_filter import MESSAGE_FILTER
@@ -31,34 +38,34 @@ from overnight_worker.restart import RESTART
 CeleryWorker: TypeAlias = Any
 
 # Two heartbeats may be lost before a worker's slots no longer count.
-BEATS_PER_LIVENESS: Final = 3
-# Celery checks for dead children only every five seconds.
+HEARTBEATS_PER_LIVENESS: Final = 3
+# Celery checks for dead pool processes only every five seconds.
 POOL_CHECK_SECONDS: Final = 0.5
 DRAINING: Final = "draining"
 
 
 class HandlersTooLarge(Exception):
-    """The modules of the handlers alone use the memory after which a child is replaced."""
+    """The handlers' modules alone use the memory after which a pool process is replaced."""
 
     def __init__(self, used_mb: int, limit_mb: int) -> None:
         super().__init__(
-            f"with its handlers imported, the worker uses {used_mb} MB of memory, so every child "
-            f"would be replaced after each message; set OVERNIGHT_MAX_MEMORY_PER_CHILD_MB above "
-            f"{used_mb} (it is {limit_mb})"
+            f"with its handlers imported, the worker uses {used_mb} MB of memory, so every pool "
+            f"process would be replaced after each message; set OVERNIGHT_MAX_MEMORY_PER_CHILD_MB "
+            f"above {used_mb} (it is {limit_mb})"
         )
 
 
 def check_memory(settings: Settings) -> None:
-    """Raise HandlersTooLarge if a new child would have reached its memory limit already."""
+    """Raise HandlersTooLarge if a new pool process would already be at its memory limit."""
     used_mb = mem_rss() // 1024
     if used_mb >= settings.max_memory_per_child_mb:
         raise HandlersTooLarge(used_mb, settings.max_memory_per_child_mb)
 
 
-def agent_card(settings: Settings, *, slots: int) -> WorkerCard:
+def describe_worker(settings: Settings, *, slots: int) -> WorkerDescription:
     """Return how this worker registers: its pool, slots, capabilities and task types."""
     offered = {*settings.capabilities, *capabilities_offered(), f"agent:{settings.pool}"}
-    return WorkerCard(
+    return WorkerDescription(
         id=WORKER_ID,
         pool=settings.pool,
         capabilities=tuple(sorted(offered)),
@@ -78,7 +85,7 @@ class Presence(StartStopStep):
         return _serves_agents(parent)
 
     def create(self, parent: CeleryWorker) -> None:
-        """Load the handlers and check the database setting, before any child is forked."""
+        """Load the handlers and check the database setting, before any pool process is forked."""
         self._timers: list[Any] = []
         self._worker = parent
         self._is_draining = False
@@ -90,7 +97,7 @@ class Presence(StartStopStep):
         except (NoDatabase, HandlersNotLoaded, HandlersTooLarge) as error:
             raise SystemExit(f"overnight worker: {error}") from error
         POOL_GUARD.prepare()
-        self._card = agent_card(self._settings, slots=parent.concurrency)
+        self._description = describe_worker(self._settings, slots=parent.concurrency)
         self._canary = Canary(self._settings)
         parent.app.amqp.queues.select_add(canary_queue())
         MESSAGE_FILTER.read_queue(CANARY_QUEUE, self._canary.on_read)
@@ -103,7 +110,7 @@ class Presence(StartStopStep):
         self._timers = [
             parent.timer.call_after(0, self.send_heartbeat),
             parent.timer.call_repeatedly(
-                self._settings.worker_liveness / BEATS_PER_LIVENESS, self.send_heartbeat
+                self._settings.worker_liveness / HEARTBEATS_PER_LIVENESS, self.send_heartbeat
             ),
             parent.timer.call_repeatedly(POOL_CHECK_SECONDS, self.check_pool),
         ]
@@ -115,31 +122,34 @@ class Presence(StartStopStep):
         fault("presence.before_leave")
         if with_connection(self._settings, lambda db: leave(db, WORKER_ID)):
             reason = "deaf" if self._canary.is_deaf else "shutdown"
-            emit(LogEvent.WORKER_LEFT, worker=WORKER_ID, pool=self._card.pool, reason=reason)
+            emit(LogEvent.WORKER_LEFT, worker=WORKER_ID, pool=self._description.pool, reason=reason)
 
     def send_heartbeat(self) -> None:
         """Send the worker's heartbeat, and start or stop draining as its row says."""
-        fault("presence.before_beat")
+        fault("presence.before_heartbeat")
         liveness = timedelta(seconds=self._settings.worker_liveness)
         statuses: list[str] = []
         if with_connection(
             self._settings,
             lambda db: statuses.append(
-                beat_or_join(
-                    db, self._card, liveness=liveness, dropped_messages=MESSAGE_FILTER.dropped
+                heartbeat_or_join(
+                    db,
+                    self._description,
+                    liveness=liveness,
+                    dropped_messages=MESSAGE_FILTER.dropped,
                 )
             ),
         ):
             self._set_draining(is_draining=statuses[-1] == DRAINING)
         self._check_hearing()
-        fault("presence.after_beat")
+        fault("presence.after_heartbeat")
 
     def _check_hearing(self) -> None:
         """Start a deaf worker anew once its runs have ended; until then it drains."""
         if not self._canary.is_deaf:
-            self._canary.check(slots=self._card.slots)
+            self._canary.check(slots=self._description.slots)
             if self._canary.is_deaf:
-                emit(LogEvent.WORKER_DEAF, worker=WORKER_ID, pool=self._card.pool)
+                emit(LogEvent.WORKER_DEAF, worker=WORKER_ID, pool=self._description.pool)
         if self._canary.is_deaf:
             with_connection(self._settings, lambda db: mark_deaf(db, WORKER_ID))
             if not CLAIM_REGISTRY.has_claims() and not RESTART.is_requested:
@@ -148,38 +158,46 @@ class Presence(StartStopStep):
     def check_pool(self) -> None:
         """Replace pool processes that died, and settle their claims."""
         self._worker.pool.maintain_pool()
-        DEAD_CHILDREN.settle(self._settings)
+        DEAD_POOL_PROCESSES.settle(self._settings)
 
     def _set_draining(self, *, is_draining: bool) -> None:
         """Stop taking messages while the worker drains; take them again afterwards."""
         if is_draining == self._is_draining:
             return
-        queue = agent_queue(self._card.pool)
+        queue = agent_queue(self._description.pool)
         if is_draining:
             self._worker.consumer.cancel_task_queue(queue)
         else:
             self._worker.consumer.add_task_queue(queue)
         self._is_draining = is_draining
-        fields = {"worker": WORKER_ID, "pool": self._card.pool, "slots": self._card.slots}
+        fields = {
+            "worker": WORKER_ID,
+            "pool": self._description.pool,
+            "slots": self._description.slots,
+        }
         emit(LogEvent.WORKER_DRAINING if is_draining else LogEvent.WORKER_JOINED, **fields)
 
 
-def beat_or_join(
-    db: Db, card: WorkerCard, *, liveness: timedelta, dropped_messages: int = 0
+def heartbeat_or_join(
+    db: Db, description: WorkerDescription, *, liveness: timedelta, dropped_messages: int = 0
 ) -> str:
     """Send a heartbeat, or register if the row is missing or wrong; return the worker's status."""
-    status = beat(
-        db, card.id, liveness=liveness, slots=card.slots, dropped_messages=dropped_messages
+    status = record_heartbeat(
+        db,
+        description.id,
+        liveness=liveness,
+        slots=description.slots,
+        dropped_messages=dropped_messages,
     )
     if status is not None:
         return status
-    status = join(db, card)
+    status = join(db, description)
     emit(
         LogEvent.WORKER_JOINED,
-        worker=card.id,
-        pool=card.pool,
-        slots=card.slots,
-        capabilities=card.capabilities,
+        worker=description.id,
+        pool=description.pool,
+        slots=description.slots,
+        capabilities=description.capabilities,
     )
     return status
 

@@ -16,7 +16,7 @@ from overnight_server.outcome.settle import (
     Ending,
     Settled,
     claims_by_token,
-    give_up,
+    hand_back,
     settle_all,
     unstorable,
 )
@@ -26,7 +26,7 @@ from overnight_worker.identity import WORKER_ID
 
 FIRST_PAUSE_SECONDS: Final = 0.1
 LONGEST_PAUSE_SECONDS: Final = 2.0
-# How long to try to give back claims whose start was not confirmed; then their lease or TTL ends.
+# How long to try to hand back claims whose start was not confirmed; then their lease or TTL ends.
 UNANSWERED_SECONDS: Final = 5.0
 UNANSWERED: Final = "start_unanswered"
 # How often to log that results still wait to be recorded.
@@ -98,28 +98,28 @@ def settle_by(
             return _report(settled)
 
 
-def give_up_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
-    """Give back claims whose start was not confirmed; True if Postgres confirmed that in time.
+def hand_back_by(db: Db, claims: Sequence[Claim], *, deadline: float) -> bool:
+    """Hand back claims whose start was not confirmed; True if Postgres confirmed that in time.
 
     The start may have been committed. Without this, the task would spend an attempt although
     nobody ran it, and would wait until its lease ends.
     """
     if not claims:
         return True
-    return _give_back(db, lambda: claims, deadline=deadline)
+    return _hand_back(db, lambda: claims, deadline=deadline)
 
 
-def give_up_taken_by(db: Db, pool: str, token: UUID, *, deadline: float) -> bool:
-    """Give back whatever was claimed under a token; True if Postgres confirmed that in time."""
-    return _give_back(db, lambda: claims_by_token(db, pool, token), deadline=deadline)
+def hand_back_token_by(db: Db, pool: str, token: UUID, *, deadline: float) -> bool:
+    """Hand back whatever was claimed under a token; True if Postgres confirmed that in time."""
+    return _hand_back(db, lambda: claims_by_token(db, pool, token), deadline=deadline)
 
 
-def _give_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: float) -> bool:
+def _hand_back(db: Db, find_claims: Callable[[], Sequence[Claim]], *, deadline: float) -> bool:
     pause = FIRST_PAUSE_SECONDS
     while True:
         try:
             claims = find_claims()
-            give_up(db, claims, agent=WORKER_ID, reason=UNANSWERED)
+            hand_back(db, claims, agent=WORKER_ID, reason=UNANSWERED)
         except DATABASE_ERRORS:
             if time.monotonic() + pause >= deadline:
                 return False

@@ -1,4 +1,4 @@
-"""The orderly shutdown of a worker: a flag that every child reads, and a time limit.
+"""The orderly shutdown of a worker: a flag that every pool process reads, and a time limit.
 
 Celery's warm shutdown waits for its runs without limit, and its cold shutdown kills them. Here a
 worker always shuts down warm, and `lease.py` ends the runs within their grace, so that Celery has
@@ -17,15 +17,15 @@ from celery.beat import Service
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.restart import RESTART
 
-# What the worker may take after the last run's grace: to give runs back, to sign off, and to give
-# up on a Redis that does not answer.
+# What the worker may take after the last run's grace: to hand runs back, to withdraw its slots, and
+# to stop waiting for a Redis that does not answer.
 FINAL_SECONDS: Final = 4.0
 # The interpreter drops its signal handlers while it ends: a late alarm would kill it.
 atexit.register(signal.setitimer, signal.ITIMER_REAL, 0)
 
 
 class ShutdownFlag:
-    """Whether this worker is shutting down; one byte shared with all children forked later."""
+    """Whether this worker is shutting down; one byte shared with pool processes forked later."""
 
     def __init__(self) -> None:
         self._byte = mmap.mmap(-1, 1)
@@ -36,7 +36,7 @@ class ShutdownFlag:
         return self._byte[0] == 1
 
     def set(self) -> None:
-        """Let every child see that the shutdown has begun."""
+        """Let every pool process see that the shutdown has begun."""
         self._byte[0] = 1
 
 
@@ -47,7 +47,7 @@ def begin(grace: float) -> None:
     """Begin the shutdown of the main process and limit how long it takes.
 
     Called inside a signal handler, so it does next to nothing. The alarm ends a main process that
-    hangs on a silent Redis: by then its children have given back what they ran.
+    hangs on a silent Redis: by then its pool processes have handed back what they ran.
     """
     if SHUTDOWN_FLAG.is_set:
         return
@@ -79,15 +79,15 @@ def end_beat_on_signals(service: Service) -> None:
 
 
 def ignore_sigterm() -> None:
-    """Let an idle child survive a SIGTERM to the process group: the main process ends it.
+    """Let an idle pool process survive a SIGTERM to the process group: the main process ends it.
 
-    The pool resets every handler of its children, but leaves an ignored signal ignored.
+    Celery resets every signal handler of a pool process, but leaves an ignored signal ignored.
     """
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def ignore_sigterm_while_running() -> None:
-    """Let a child survive SIGTERM during a run, with a handler that does nothing.
+    """Let a pool process survive SIGTERM during a run, with a handler that does nothing.
 
     Programs that the run starts would inherit an ignored signal, but not a handler.
     """

@@ -9,7 +9,7 @@ When no task is ready, the slot becomes an idle listener: it subscribes to wake-
 first task that arrives. A message without claims makes a slot an idle listener directly. While it
 listens, its slot counts as free, and it competes with the dispatcher under the pool's lock. It
 stops listening as soon as a Celery message is sent to the pool, because Celery may need its process
-for that message. When its time is up, the dispatcher invites another slot to listen.
+for that message. When its time is up, the dispatcher requests another idle listener.
 """
 
 import time
@@ -35,7 +35,7 @@ from overnight_server.store.db import DATABASE_ERRORS, ReservedConnection
 from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.idle_slot_listener import SlotSignal, SlotSubscription
 from overnight_worker.identity import WORKER_ID
-from overnight_worker.record_results import UNANSWERED_SECONDS, give_up_by, give_up_taken_by
+from overnight_worker.record_results import UNANSWERED_SECONDS, hand_back_by, hand_back_token_by
 from overnight_worker.resources import WorkerResources
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 
@@ -52,7 +52,7 @@ class SlotLoop:
 
     def __init__(self, resources: WorkerResources) -> None:
         self._resources = resources
-        self._terms = ClaimSettings.from_settings(resources.settings)
+        self._claim_settings = ClaimSettings.from_settings(resources.settings)
         self._lease = timedelta(seconds=resources.settings.lease_seconds)
         # Afterwards Celery gets its process back, to check it and perhaps to replace it: soon
         # after much work, later if the slot mostly listened.
@@ -93,7 +93,7 @@ class SlotLoop:
             settings.pool,
             agent=WORKER_ID,
             bundle=self._bundle,
-            claim_settings=self._terms,
+            claim_settings=self._claim_settings,
             lease=self._lease,
         )
         fault("refill.before_commit")
@@ -109,7 +109,7 @@ class SlotLoop:
         if not committed:
             # Postgres did not confirm the commit, but may have committed.
             claims = [run.claim for run in begun.runs]
-            give_up_by(self._resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
+            hand_back_by(self._resources.db, claims, deadline=time.monotonic() + UNANSWERED_SECONDS)
             return []
         if begun.runs:
             fault("refill.after_commit")
@@ -137,7 +137,7 @@ class SlotLoop:
             emit(LogEvent.DATABASE_UNREACHABLE, error=error)
             return []
         if not SHUTDOWN_FLAG.is_set:
-            # The time of this slot is up; the dispatcher invites another idle listener.
+            # The time of this slot is up; the dispatcher requests another idle listener.
             self._resources.waker.wake()
         return []
 
@@ -167,7 +167,7 @@ class SlotLoop:
             self._resources.settings.pool,
             agent=WORKER_ID,
             token=token,
-            claim_settings=self._terms,
+            claim_settings=self._claim_settings,
             lease=self._lease,
         )
         return batch, token
@@ -182,7 +182,7 @@ class SlotLoop:
         except DATABASE_ERRORS:
             # Postgres may have committed all the same.
             db, pool = self._resources.db, self._resources.settings.pool
-            give_up_taken_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
+            hand_back_token_by(db, pool, token, deadline=time.monotonic() + UNANSWERED_SECONDS)
             raise
         if run is None:
             return []

@@ -65,7 +65,7 @@ def _register(name: str) -> None:
     def tick() -> None:
         sweep_runner().tick(name)
 
-    app.task(name=f"upkeep.{name}")(tick)
+    app.task(name=f"sweep.{name}")(tick)
 
 
 for _name in SWEEPS:

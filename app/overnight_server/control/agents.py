@@ -26,7 +26,7 @@ NAMES_PER_AGENT = 10
 
 
 @dataclass(frozen=True)
-class PullAgentCard:
+class PullAgentDescription:
     """An agent's name, slots and what it can run; without types it accepts every type."""
 
     name: str
@@ -60,11 +60,11 @@ class AgentCaps:
         """How many names of agents a user may have, those of offline agents included."""
         return NAMES_PER_AGENT * self.agents
 
-    def check(self, card: PullAgentCard) -> None:
+    def check(self, agent: PullAgentDescription) -> None:
         """Raise InvalidRequest if an agent declares more than it may."""
         for field, values, most in (
-            ("types", card.types, self.types),
-            ("capabilities", card.capabilities, self.capabilities),
+            ("types", agent.types, self.types),
+            ("capabilities", agent.capabilities, self.capabilities),
         ):
             if len(values) > most:
                 raise InvalidRequest(field, f"has {len(values)} items", legal=f"at most {most}")
@@ -74,7 +74,7 @@ DEFAULT_CAPS = AgentCaps()
 
 
 @dataclass(frozen=True)
-class Registration:
+class RegisterResult:
     """The id of a registered agent, and whether its name is new."""
 
     agent_id: str
@@ -82,8 +82,8 @@ class Registration:
 
 
 @dataclass(frozen=True)
-class AgentPlace:
-    """What the gate needs to know of an agent that asks for work; `serves` None means all users."""
+class AgentRegistration:
+    """What the gate needs of a registered agent that asks for work; `serves` None is all users."""
 
     agent_id: str
     pool: str
@@ -95,52 +95,52 @@ class AgentPlace:
 
 
 def register(
-    db: Db, caller: Caller, card: PullAgentCard, caps: AgentCaps = DEFAULT_CAPS
-) -> Registration:
+    db: Db, caller: Caller, agent: PullAgentDescription, caps: AgentCaps = DEFAULT_CAPS
+) -> RegisterResult:
     """Register an agent; the same name again updates the same agent.
 
     Raises InvalidRequest, before anything is written, if the agent declares more types or
     capabilities than `caps` allow, or the user has as many other agents as allowed.
     """
-    caps.check(card)
+    caps.check(agent)
     user_id = caller.user_id
     # Named by the owner's id: a user's name can pass to another user, and the pool must not.
-    pool = f"pull:{user_id}/{card.name}"
+    pool = f"pull:{user_id}/{agent.name}"
 
     # Checked twice: here, so that no pool is made for an agent that is refused, and under a lock.
-    db.atomically(lambda tx: _check_count(tx, user_id, card.name, caps))
-    serves = None if card.serves_everyone else user_id
+    db.atomically(lambda tx: _check_count(tx, user_id, agent.name, caps))
+    serves = None if agent.serves_everyone else user_id
     # A transaction of its own: one that holds the row of a pool must not wait for an agent.
     db.run_batch(StatementCall("ensure_pull_pool", {"pool": pool, "serves": serves}))
 
-    def work(tx: Connection) -> Registration:
+    def work(tx: Connection) -> RegisterResult:
         lanes.lock(tx, [user_id])
-        _check_count(tx, user_id, card.name, caps)
+        _check_count(tx, user_id, agent.name, caps)
         registered = tx.execute(
             statement("register_agent"),
             {
                 "user_id": user_id,
-                "name": card.name,
+                "name": agent.name,
                 "id": new_agent_id(),
                 "pool": pool,
-                "capabilities": sorted(set(card.capabilities)),
-                "types": sorted(set(card.types)),
-                "models": list(card.models),
-                "slots": card.slots,
-                "budget_usd": card.budget_usd,
-                "claim_ttl": round(card.claim_ttl.total_seconds()),
-                "silence": round(card.stale_after.total_seconds()),
+                "capabilities": sorted(set(agent.capabilities)),
+                "types": sorted(set(agent.types)),
+                "models": list(agent.models),
+                "slots": agent.slots,
+                "budget_usd": agent.budget_usd,
+                "claim_ttl": round(agent.claim_ttl.total_seconds()),
+                "silence": round(agent.stale_after.total_seconds()),
                 **_authorization(caller),
             },
         ).one()
-        return Registration(registered.id, registered.is_new)
+        return RegisterResult(registered.id, registered.is_new)
 
     registration = db.atomically(work)
     lanes.unskip_lanes(db, pool)
     return registration
 
 
-def record_poll(db: Db, caller: Caller, agent_id: str) -> AgentPlace:
+def record_poll(db: Db, caller: Caller, agent_id: str) -> AgentRegistration:
     """Record that an agent asked for work, and return what the gate needs to know of it.
 
     The tokens of its claims are valid as long as the credential of this caller. Raises
@@ -152,7 +152,7 @@ def record_poll(db: Db, caller: Caller, agent_id: str) -> AgentPlace:
     if row is None:
         _pool_of_own_agent(db, user_id, agent_id)
         raise AgentOffline
-    return AgentPlace(
+    return AgentRegistration(
         agent_id=row.id,
         pool=row.pool,
         serves=None if row.serves is None else UserId(row.serves),

@@ -86,7 +86,7 @@ class Caller:
 
 
 @dataclass(frozen=True)
-class KeyCard:
+class KeyDescription:
     """The name, scopes and lifetime of a key."""
 
     name: str
@@ -115,15 +115,15 @@ def issue(
     lacks, and if the user has the largest number of keys; Unauthenticated if the maker has ended.
     """
     key = new_key()
-    card = KeyCard(name, checked(scopes), expires_in)
-    if maker is not None and not within(card.scopes, maker.scopes):
+    description = KeyDescription(name, checked(scopes), expires_in)
+    if maker is not None and not within(description.scopes, maker.scopes):
         legal = f"those of this key: {', '.join(maker.scopes)}"
         raise InvalidRequest("scopes", "include scopes that this key lacks", legal=legal)
 
     def work(tx: Connection) -> None:
         _check_key_count(tx, user_id)
         made_by = None if maker is None else maker.credential
-        _register(tx, user_id, key, card, no_later_than=_end_of(tx, maker), made_by=made_by)
+        _register(tx, user_id, key, description, no_later_than=_end_of(tx, maker), made_by=made_by)
 
     db.atomically(work)
     return key
@@ -169,11 +169,11 @@ def rotate(
             raise KeyNotFound
         owner = UserId(old.user_id)
         _check_key_count(tx, owner)
-        card = KeyCard(old.name, old.scopes, old.lifetime)
+        description = KeyDescription(old.name, old.scopes, old.lifetime)
         made_by = old.made_by
         if maker is not None and maker.key_id != key_id:
             made_by = maker.credential
-        _register(tx, owner, key, card, no_later_than=no_later_than, made_by=made_by)
+        _register(tx, owner, key, description, no_later_than=no_later_than, made_by=made_by)
         params = {"old_key": key_id, "new_key": key_id_of(key)}
         tx.execute(statement("hand_over_made_keys"), params)
 
@@ -214,7 +214,7 @@ def seed_local_user(db: Db, *, name: str, plan: PlanTier, key: str | None) -> st
     user_id = find_user(db, name) or create_user(db, name=name, plan=plan, is_admin=True)
     # A user that an older release created may not be an admin yet.
     appoint_admin(db, user_id, is_admin=True)
-    db.atomically(lambda tx: _register(tx, user_id, key, KeyCard("local")))
+    db.atomically(lambda tx: _register(tx, user_id, key, KeyDescription("local")))
     holder = authenticate(db, key)
     if holder is None or holder.user_id != user_id:
         raise UnusableKey("the local key was revoked or belongs to another user; delete it")
@@ -250,25 +250,25 @@ def _register(
     tx: Connection,
     user_id: UserId,
     key: str,
-    card: KeyCard,
+    description: KeyDescription,
     *,
     no_later_than: datetime | None = None,
     made_by: str | None = None,
 ) -> None:
     """Store a key's hash; an existing key is not changed."""
-    end = None if card.expires_in is None else func.clock() + card.expires_in
+    end = None if description.expires_in is None else func.clock() + description.expires_in
     tx.execute(
         postgresql.insert(ApiKeyRow)
         .values(
             id=key_id_of(key),
             user_id=user_id,
-            name=card.name,
+            name=description.name,
             hash=_hash(key),
             last4=key.split("_")[3][-4:],
-            scopes=list(card.scopes),
+            scopes=list(description.scopes),
             # The earlier of the two; `least` ignores NULL, which means never.
             expires_at=func.least(end, cast(no_later_than, ApiKeyRow.expires_at.type)),
-            lifetime=card.expires_in,
+            lifetime=description.expires_in,
             made_by=made_by,
         )
         .on_conflict_do_nothing()

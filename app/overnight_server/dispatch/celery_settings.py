@@ -103,7 +103,7 @@ def _connection(settings: Settings, socket_timeout: int) -> dict[str, object]:
 
 
 def _worker(settings: Settings) -> dict[str, object]:
-    """Return how a worker receives messages and replaces its children."""
+    """Return how a worker receives messages and replaces its pool processes."""
     return {
         "worker_concurrency": settings.concurrency,
         # The claim of a message that waits behind an eight-hour run would expire.
@@ -111,10 +111,10 @@ def _worker(settings: Settings) -> dict[str, object]:
         "worker_disable_prefetch": True,
         "worker_eta_task_limit": 10,
         "worker_max_tasks_per_child": settings.max_tasks_per_child,
-        # In KB, and of the largest memory that the child has used.
+        # In KB, and of the largest memory that the pool process has used.
         "worker_max_memory_per_child": settings.max_memory_per_child_mb * 1024,
         "worker_proc_alive_timeout": 30,
-        # A forced end of a run ends its child; the slot should be free at once.
+        # A forced end of a run ends its pool process; the slot should be free at once.
         "worker_lost_wait": 1.0,
         # Runs report to Postgres, so losing Redis is no reason to end paid work.
         "worker_cancel_long_running_tasks_on_connection_loss": False,

@@ -1,6 +1,6 @@
 """One pass of the dispatcher: claim tasks for free slots, commit, then publish the claims.
 
-If slots stay free because no task is ready, one slot is invited to become an idle listener.
+If slots stay free because no task is ready, one of them is requested to become an idle listener.
 """
 
 import math
@@ -89,10 +89,10 @@ def fill_pool(
     if unsent:
         release(db, unsent, reason="broker")
     elif taken.idle and not taken.claims and _allows_idle_listeners(settings):
-        publisher.invite_idle_listener(pool)
+        publisher.request_idle_listener(pool)
     return FillResult(len(taken.claims) - len(unsent), taken.more and not unsent)
 
 
 def _allows_idle_listeners(settings: Settings) -> bool:
-    """Whether slots claim by themselves, and an invitation does not use up a whole process."""
+    """Whether slots claim by themselves, and one message does not use up a whole process."""
     return settings.refill_seconds > 0 and settings.max_tasks_per_child > 1

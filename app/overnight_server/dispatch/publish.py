@@ -74,16 +74,16 @@ class Publisher:
         log_dispatch_success(tasks)
         return []
 
-    def invite_idle_listener(self, pool: str) -> None:
-        """Make a free slot of the pool an idle listener, unless the pool has one; best effort.
+    def request_idle_listener(self, pool: str) -> None:
+        """Request that a free slot of the pool becomes an idle listener, unless the pool has one.
 
-        The invitation is a Celery message without claims.
+        The request is a Celery message without claims; a lost one is sent again by a later pass.
         """
         queue = agent_queue(pool)
         with suppress(redis.RedisError):
             # Most pools have an idle listener, so this usually writes nothing.
             if needs_idle_listener(self._redis, self._prefix, pool, queue):
-                self._redis.lpush(self._prefix + queue, _invitation(queue))
+                self._redis.lpush(self._prefix + queue, _idle_listener_request(queue))
 
     def terminate(self, claim: Claim) -> None:
         """Have the worker of a run kill its process; best effort.
@@ -128,7 +128,7 @@ def _message(bundle: Sequence[Claimed], queue: str) -> str:
     )
 
 
-def _invitation(queue: str) -> str:
+def _idle_listener_request(queue: str) -> str:
     return celery_message.message(
         EXECUTE,
         [],

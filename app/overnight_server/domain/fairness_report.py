@@ -44,7 +44,7 @@ class TaskInterval:
 
 
 @dataclass(frozen=True)
-class FairnessReceipt:
+class UserFairness:
     """How one user was served in a period.
 
     `service` is the part of an even share of the slots that the user got, from 0 to 1; None if no
@@ -124,10 +124,10 @@ def gaps(periods: Iterable[Period], begin: float, end: float) -> Iterator[Period
         yield at, end
 
 
-def receipts(
+def fairness_of_users(
     intervals: Sequence[TaskInterval], limits: Mapping[str, int], since: float, until: float
-) -> list[FairnessReceipt]:
-    """Return a receipt for each user and a period, the longest wait first.
+) -> list[UserFairness]:
+    """Return the fairness of each user in a period, the longest wait first.
 
     `limits` is how many tasks each user may run at the same time.
     """
@@ -140,19 +140,19 @@ def receipts(
         for user, own in by_user.items()
     }
     all_held = sum(held.values())
-    user_receipts = [
-        _receipt(own, until, held[user], all_held, service.get(user))
+    of_users = [
+        _user_fairness(own, until, held[user], all_held, service.get(user))
         for user, own in by_user.items()
     ]
-    return sorted(user_receipts, key=lambda receipt: (-receipt.longest_wait, receipt.user))
+    return sorted(of_users, key=lambda each: (-each.longest_wait, each.user))
 
 
-def _receipt(
+def _user_fairness(
     own: Sequence[TaskInterval], until: float, held: float, all_held: float, service: float | None
-) -> FairnessReceipt:
+) -> UserFairness:
     waits = [interval.wait(until) for interval in own]
     begun = [wait for wait, interval in zip(waits, own, strict=True) if interval.start is not None]
-    return FairnessReceipt(
+    return UserFairness(
         user=own[0].user,
         started=len(begun),
         waiting=len(own) - len(begun),

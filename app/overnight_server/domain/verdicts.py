@@ -28,12 +28,12 @@ CRASH = "crash"
 WORKER_LOST = "worker_lost"
 OUT_OF_MEMORY = "out_of_memory"
 MEMORY_EXCEEDED = "the run used more memory than its worker allows (OVERNIGHT_RUN_MEMORY_MB)"
-# Outcomes that say nothing about the task itself, so they never count towards poison.
 RELEASED = "released"
-BLAMELESS = frozenset(
+# Outcomes that say nothing about the task itself.
+NOT_COUNTED_AS_POISON = frozenset(
     {WORKER_LOST, RELEASED, "interrupted", "busy", "expired", "deferred", "suspended"}
 )
-# How often the agents of a task's owner may give the task back before that spends an attempt.
+# How often the agents of a task's owner may hand the task back before that spends an attempt.
 FREE_RELEASES = 3
 POISON_CRASHES = 2
 
@@ -193,7 +193,7 @@ def is_poison(
     crashed by themselves on two workers. A worker that was killed from outside does not count.
     """
     rule = policy or RetryRules()
-    counted = [failure for failure in failures if failure.outcome not in BLAMELESS]
+    counted = [failure for failure in failures if failure.outcome not in NOT_COUNTED_AS_POISON]
     crashed_on = {failure.agent for failure in counted if failure.outcome == CRASH}
     if len(crashed_on) >= POISON_CRASHES:
         return True

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, Row
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.gate.claim import (
     CLAIMS_PER_PASS,
-    MAX_LOOKS_PER_PASS,
+    MAX_LANE_BATCHES_PER_PASS,
     SPARE_GROWTH,
     Capacity,
     ClaimRequest,
@@ -119,7 +119,7 @@ def predict_pass(
     pool, capacity = slots.pool, slots.capacity
     request = request_for_pool(capacity, claim_settings, limit=limit, holder=NOBODY)
     passed_over: list[UUID] = []
-    for _ in range(MAX_LOOKS_PER_PASS):
+    for _ in range(MAX_LANE_BATCHES_PER_PASS):
         served = [] if slots.serves is None else [slots.serves]
         lanes = served or _lanes(tx, pool, request, passed_over)
         if not lanes:

@@ -39,9 +39,9 @@ from overnight_server.store.uuids import as_array
 # Claims in one transaction; a larger batch would hold the lanes longer without being faster.
 CLAIMS_PER_PASS = 200
 LANES_PER_REFRESH = 100
-# Lanes without a suitable task are skipped by the pool. A pass searches at most this many times,
-# each time in more lanes, so that thousands of such lanes do not leave slots idle.
-MAX_LOOKS_PER_PASS = 5
+# Lanes without a suitable task are skipped by the pool. A pass searches at most this many batches
+# of lanes, each larger than the last, so that thousands of such lanes do not leave slots idle.
+MAX_LANE_BATCHES_PER_PASS = 5
 SPARE_GROWTH = 6
 # The pool name on claims of callers that run the task themselves; no worker listens to it.
 DIRECT = "direct"
@@ -171,7 +171,7 @@ def claim(
             return ClaimPass()
         request = request_for_pool(capacity, claim_settings, limit=limit, holder=holder)
         lanes_due = capacity.lanes_due
-        for _ in range(MAX_LOOKS_PER_PASS):
+        for _ in range(MAX_LANE_BATCHES_PER_PASS):
             lanes_due = lanes_due and _refresh_lanes(tx)
             rows = _claim_tasks(tx, pool, capacity, claim_settings, request)
             claims = [_claimed(row) for row in rows]
@@ -340,7 +340,7 @@ def _claim_first(
     request: ClaimRequest,
 ) -> Claimed | None:
     """Claim one task, looking at more lanes as long as none of those looked at has one."""
-    for _ in range(MAX_LOOKS_PER_PASS):
+    for _ in range(MAX_LANE_BATCHES_PER_PASS):
         rows = _claim_tasks(tx, pool, capacity, claim_settings, request)
         if rows or request.user_id is not None or not _has_more_lanes(tx, request.skip_as or pool):
             break

@@ -6,7 +6,7 @@ from uuid import UUID
 from sqlalchemy import Connection, RowMapping, func, select
 
 from overnight.models.admin import Fairness, StarvingUser, UserShare
-from overnight_server.domain.fairness_report import TaskInterval, jain, receipts
+from overnight_server.domain.fairness_report import TaskInterval, fairness_of_users, jain
 from overnight_server.gate.claim import ClaimSettings, pool_capacity, pool_params
 from overnight_server.insight.hold_history import HoldHistory
 from overnight_server.store.db import Db
@@ -53,22 +53,20 @@ def fairness(
         users = [
             UserShare(
                 **{
-                    **vars(receipt),
+                    **vars(user),
                     # Only the head of a long queue was read; the lane has the true count.
-                    "waiting": lanes[receipt.user].ready
-                    if receipt.user in lanes
-                    else receipt.waiting,
+                    "waiting": lanes[user.user].ready if user.user in lanes else user.waiting,
                 }
             )
-            for receipt in receipts(spells, limits, begun, until)
+            for user in fairness_of_users(spells, limits, begun, until)
         ]
         return Fairness(
             since_at=now - timedelta(seconds=until - begun),
             until_at=now,
             is_shortened=seconds < since.total_seconds(),
-            starts=sum(receipt.started for receipt in users),
-            longest_wait_seconds=max((receipt.longest_wait for receipt in users), default=0.0),
-            jain=jain([receipt.service for receipt in users if receipt.service is not None]),
+            starts=sum(user.started for user in users),
+            longest_wait_seconds=max((user.longest_wait for user in users), default=0.0),
+            jain=jain([user.service for user in users if user.service is not None]),
             users=users,
             starving=sorted(
                 starving_users(tx, claim_settings, starving_after).values(),

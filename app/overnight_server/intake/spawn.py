@@ -23,7 +23,7 @@ from overnight_server.intake.insert_into_graph import (
 )
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import check_submit, report_task_added
-from overnight_server.outcome.claim_guard import lock_claimed_task
+from overnight_server.outcome.lock_claimed_task import lock_claimed_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.db import Db

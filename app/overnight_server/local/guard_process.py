@@ -189,7 +189,7 @@ class _Guard:
         self._send_signal(self.request.stop_signal)
 
     def _send_signal(self, number: int) -> None:
-        # Only to the main process: a signal to Celery's pool children would kill running tasks.
+        # Only to the main process: a signal to Celery's pool processes would kill running tasks.
         if self.exit_code is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(self.service, number)

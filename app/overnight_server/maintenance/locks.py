@@ -101,7 +101,7 @@ def cleanup_stale(
     """End every claim with a lock that nobody renewed for `max_age`; return the number of claims.
 
     Claims whose lease has expired are settled by the reaper, which knows how their runs ended. The
-    others are given back. A claim that was renewed meanwhile stays.
+    others are handed back. A claim that was renewed meanwhile stays.
     """
     params = {
         "max_age": max_age.total_seconds(),

@@ -69,7 +69,7 @@ def settle_runs_of_dead_process(
     claims: Sequence[Claim],
     *,
     handling: bool,
-    taken_away: bool = False,
+    ended_by_worker: bool = False,
     out_of_memory: bool = False,
     dead_for: timedelta = timedelta(),
 ) -> int:
@@ -77,14 +77,14 @@ def settle_runs_of_dead_process(
 
     Return the number of runs that were still held.
     With `handling`, the handler was running when the process died: that is a crash of the run.
-    With `taken_away`, the worker ended the process on purpose, and the run is given back.
+    With `ended_by_worker`, the worker ended the process on purpose, and the run is handed back.
     With `out_of_memory`, the worker ended it because the run used too much memory.
     """
     params = {
         "tasks": [claim.task_id for claim in claims],
         "tokens": [claim.token for claim in claims],
         "handling": handling,
-        "taken_away": taken_away,
+        "ended_by_worker": ended_by_worker,
         "out_of_memory": out_of_memory,
         "dead_seconds": dead_for.total_seconds(),
         "limit": BATCH,
@@ -197,7 +197,7 @@ def _result_of(row: Mapping[str, Any]) -> Result:
         return StoppedByCancel(ran_seconds=ran_seconds)
     if row["out_of_time"]:
         return TimedOut(by_plan=row["plan_limited"], ran_seconds=ran_seconds)
-    if row["taken_away"]:
+    if row["ended_by_worker"]:
         return Interrupted(ENDED_BY_FORCE, ran_seconds=ran_seconds)
     in_bundle = row["bundle"] is not None
     if row["died"]:

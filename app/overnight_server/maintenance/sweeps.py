@@ -40,8 +40,8 @@ class Sweep:
 
     `run_all` is set if one pass does only a part of the work: a sweep by hand does all of it.
 
-    Urgent sweeps keep promises in seconds: a lost run starts again, a due retry is ready. They
-    never wait for the others, whose work users can make long.
+    Urgent sweeps must run within seconds: a lost run starts again, a due retry is ready. They never
+    wait for the others, whose work users can make long.
     """
 
     run: Callable[[Db, Settings], int]

@@ -1,1 +1,1 @@
-"""What the holder of a claim may do: start, heartbeat, settle, give back, suspend."""
+"""What the holder of a claim may do: start, heartbeat, settle, hand back, suspend."""

@@ -39,7 +39,7 @@ class HeldClaim:
     releases: int = 0
 
     def handed_back(self, reason: str, *, cost_usd: float, tokens: dict[str, int]) -> Result:
-        """Return the result of a run or claim that its agent gives back.
+        """Return the result of a run or claim that its agent hands back.
 
         What the owner's own agent worked is billed, and repeated releases count; the closed window
         is no reason of the agent, and counts only as such if it is true.

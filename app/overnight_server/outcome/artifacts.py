@@ -11,7 +11,7 @@ from overnight.models.json_values import MAX_DEPTH, check_json
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import ArtifactId, new_artifact_id
 from overnight_server.fault_points import fault
-from overnight_server.outcome.claim_guard import lock_claimed_task
+from overnight_server.outcome.lock_claimed_task import lock_claimed_task
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement

@@ -13,7 +13,7 @@ from overnight_server.store.statements import statement
 
 
 @dataclass(frozen=True)
-class WorkerCard:
+class WorkerDescription:
     """A worker's id, which is new with every start, its slots and what it can run."""
 
     id: str
@@ -26,7 +26,7 @@ class WorkerCard:
     budget_usd: float | None = None
 
 
-def join(db: Db, card: WorkerCard) -> str:
+def join(db: Db, worker: WorkerDescription) -> str:
     """Register a worker and return its status; pools check the lanes that they skipped again.
 
     A worker that was draining before it left is still draining.
@@ -35,17 +35,17 @@ def join(db: Db, card: WorkerCard) -> str:
     def work(tx: Connection) -> str:
         # Lanes are locked before agents, as in a settle that pays from an agent's budget.
         tx.execute(statement("unskip_all_lanes"))
-        tx.execute(statement("ensure_pool"), {"pool": card.pool})
+        tx.execute(statement("ensure_pool"), {"pool": worker.pool})
         registered = tx.execute(
             statement("register_worker"),
             {
-                "id": card.id,
-                "kind": card.kind,
-                "pool": card.pool,
-                "capabilities": sorted(set(card.capabilities)),
-                "types": None if card.types is None else sorted(set(card.types)),
-                "slots": card.slots,
-                "budget_usd": card.budget_usd,
+                "id": worker.id,
+                "kind": worker.kind,
+                "pool": worker.pool,
+                "capabilities": sorted(set(worker.capabilities)),
+                "types": None if worker.types is None else sorted(set(worker.types)),
+                "slots": worker.slots,
+                "budget_usd": worker.budget_usd,
             },
         )
         return str(registered.scalar_one())
@@ -55,7 +55,7 @@ def join(db: Db, card: WorkerCard) -> str:
     return status
 
 
-def beat(
+def record_heartbeat(
     db: Db,
     agent_id: str,
     *,

@@ -144,17 +144,17 @@ def settle_all(
 
 
 def release(db: Db, claims: Sequence[Claimed], *, reason: str) -> int:
-    """Give back claims that were not started; no attempt is spent. Return how many were held."""
+    """Hand back claims that were not started; no attempt is spent. Return how many were held."""
     result = Expired(reason)
     verdict = judge(NO_HISTORY, result, 0.0)
     endings = [Ending(claimed.claim, claimed.user_id, "", result, verdict) for claimed in claims]
     return len(db.atomically(lambda tx: record(tx, endings, keep_stale=False)).won)
 
 
-def give_up(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
-    """Give back claims whose start got no reply, so that it is unknown whether they were started.
+def hand_back(db: Db, claims: Sequence[Claim], *, agent: str, reason: str) -> int:
+    """Hand back claims whose start got no reply, so that it is unknown whether they were started.
 
-    Return how many were held.
+    No attempt is spent. Return how many were held.
     """
     result = Interrupted(reason, ran_seconds=0.0)
     verdict = judge(NO_HISTORY, result, 0.0)
@@ -282,7 +282,7 @@ def resolve_cancelled(tx: Connection, tasks: Sequence[UUID]) -> None:
 
 
 def cancel_spawned(tx: Connection, parents: Sequence[UUID]) -> None:
-    """Cancel the open children of cancelled tasks; running children are asked to stop.
+    """Cancel the open children of cancelled tasks; running children are requested to stop.
 
     Dependents of the cancelled children are resolved in the same transaction, whose caller holds
     the lane; log lines and requests to stop are sent after the commit.

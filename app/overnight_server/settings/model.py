@@ -299,12 +299,12 @@ class Settings(BaseModel):
     )
     max_tasks_per_child: Annotated[int, NumberRange(1, 100_000)] = Field(
         default=1000,
-        description="The number of messages after which a worker replaces a child process. While "
+        description="The number of messages after which a worker replaces a pool process. While "
         "it is replaced, its slot is empty for about a second.",
     )
     max_memory_per_child_mb: Annotated[int, NumberRange(64, 1_000_000)] = Field(
         default=1024,
-        description="The memory, in MB, after whose use a worker replaces a child process when "
+        description="The memory, in MB, after whose use a worker replaces a pool process when "
         "its run has ended. The modules of the handlers alone must take less.",
     )
     run_memory_mb: Annotated[int, NumberRange(0, 1_000_000)] = Field(
@@ -563,12 +563,12 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _check_memory(self) -> "Settings":
-        child, run = self.max_memory_per_child_mb, self.run_memory_mb
-        if 0 < run < child:
+        process, run = self.max_memory_per_child_mb, self.run_memory_mb
+        if 0 < run < process:
             raise ValueError(
-                f"{env_of('max_memory_per_child_mb')}={child} and {env_of('run_memory_mb')}={run}: "
-                "a child process must be replaced before its memory exceeds what a run may use "
-                f"(child at most {run}, or run at least {child})"
+                f"{env_of('max_memory_per_child_mb')}={process} and {env_of('run_memory_mb')}="
+                f"{run}: a pool process must be replaced before its memory exceeds what a run may "
+                f"use (process at most {run}, or run at least {process})"
             )
         return self
 

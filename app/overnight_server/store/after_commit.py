@@ -2,7 +2,7 @@
 
 An act registers them on its transaction while it writes its rows. `Db.atomically` sends them after
 the commit, and drops them when the transaction is rolled back or tried again. The end of a graph is
-noticed by a trigger, which reports it as a NOTICE to the connection.
+noticed by a database trigger, which reports it as a NOTICE to the connection.
 """
 
 import re

@@ -1,10 +1,10 @@
 """Typed SQLAlchemy models of the tables that queries in Python read or write.
 
 The SQL files beside the first migration define the schema: columns, defaults, constraints, indexes
-and triggers. A model repeats only names, types and nullability of columns, so that `select`,
-`insert` and `update` are type-checked. `tests/migrations` compares every model with the schema.
-Statements in `sql/` need no model; add one when a query is written in Python, and remove it with
-the last such query.
+and database triggers. A model repeats only names, types and nullability of columns, so that
+`select`, `insert` and `update` are type-checked. `tests/migrations` compares every model with the
+schema. Statements in `sql/` need no model; add one when a query is written in Python, and remove it
+with the last such query.
 """
 
 from datetime import datetime, time, timedelta

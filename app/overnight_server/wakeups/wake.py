@@ -52,7 +52,7 @@ class Waker:
 
     def wake(self) -> None:
         """Wake idle slots and dispatchers, because a task may have become startable."""
-        fault("wake.before_ping")
+        fault("wake.before_publish")
         if self._pid == os.getpid():
             self._publish_to_slots_at_once()
         self._dispatch_requested = True

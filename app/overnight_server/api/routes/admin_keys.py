@@ -24,7 +24,7 @@ from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.api.routes.keys import DEFAULT_ROTATION
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
 from overnight_server.domain.ids import UserId
-from overnight_server.insight.audit import list_audit_entries
+from overnight_server.insight.audit_log import list_audit_entries
 from overnight_server.insight.users import find_identity, list_keys
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin", tags=["admin"])

@@ -30,7 +30,12 @@ from overnight_server.api.http.pagination import (
 )
 from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.control import agents
-from overnight_server.control.agents import AgentCaps, AgentPlace, PullAgentCard, record_poll
+from overnight_server.control.agents import (
+    AgentCaps,
+    AgentRegistration,
+    PullAgentDescription,
+    record_poll,
+)
 from overnight_server.control.claim_tokens import ClaimHolder, issue
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
@@ -64,7 +69,7 @@ def register_agent(
     registered = agents.register(
         deps.gate_db,
         caller,
-        PullAgentCard(
+        PullAgentDescription(
             name=body.name,
             capabilities=body.capabilities,
             types=body.types,
@@ -107,8 +112,8 @@ def read_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> Registered
 @router.post("/{agent_id}/heartbeat")
 def heartbeat_agent(agent_id: str, deps: Injected, caller: AgentRunner) -> AgentHeartbeat:
     """Record an agent's heartbeat; the response says whether the agent is draining."""
-    seat = record_poll(deps.gate_db, caller, agent_id)
-    return AgentHeartbeat(status="draining" if seat.is_draining else "active")
+    registration = record_poll(deps.gate_db, caller, agent_id)
+    return AgentHeartbeat(status="draining" if registration.is_draining else "active")
 
 
 @router.post("/{agent_id}/drain")
@@ -142,14 +147,14 @@ async def claim_work(
 ) -> Response:
     """Claim a task for a free slot of the agent; respond 204 if there is none within `wait`."""
     deadline = time.monotonic() + wait
-    seat = await _thread(partial(record_poll, deps.gate_db, caller, agent_id))
-    if seat.serves is None:
+    registration = await _thread(partial(record_poll, deps.gate_db, caller, agent_id))
+    if registration.serves is None:
         _check_all_users_scope(caller)
-    claim = partial(_claim, deps, caller, seat)
+    claim = partial(_claim, deps, caller, registration)
     work = await _thread(claim, limiter=deps.claim_limiter)
     if work is None and wait:
         pause, long_poll = FIRST_PAUSE_SECONDS, deps.agent_long_poll
-        with long_poll.register(caller.user_id, seat.pool, seat.serves) as waiting:
+        with long_poll.register(caller.user_id, registration.pool, registration.serves) as waiting:
             # Checked in each round: a pause would ignore the wake-up that comes with the closing.
             while work is None and not long_poll.is_closed:
                 await waiting.wait_for_work(deadline - time.monotonic())
@@ -168,30 +173,32 @@ async def claim_work(
     return Response(work, media_type="application/json")
 
 
-def _claim(deps: Dependencies, caller: Caller, seat: AgentPlace) -> bytes | None:
+def _claim(deps: Dependencies, caller: Caller, registration: AgentRegistration) -> bytes | None:
     """Claim one task through the gate; return it as JSON, or None if there is none.
 
     A task that cannot be written as JSON is failed for good, and the next one is claimed.
     """
     # Read again for each try: the agent may have been drained or updated while it waited.
-    seat = record_poll(deps.gate_db, caller, seat.agent_id)
-    if seat.is_draining:
+    registration = record_poll(deps.gate_db, caller, registration.agent_id)
+    if registration.is_draining:
         return None
     defaults = ClaimSettings.from_settings(deps.settings)
     while True:
         claimed = claim_for_agent(
             deps.gate_db,
-            seat.pool,
-            agent=seat.agent_id,
-            claim_settings=ClaimSettings(seat.claim_ttl, defaults.liveness, defaults.slots_max),
-            serves=seat.serves,
-            types=seat.types,
+            registration.pool,
+            agent=registration.agent_id,
+            claim_settings=ClaimSettings(
+                registration.claim_ttl, defaults.liveness, defaults.slots_max
+            ),
+            serves=registration.serves,
+            types=registration.types,
         )
         if claimed is None:
             return None
-        held_claim = read_claim(deps.gate_db, claimed.claim, seat.lease)
+        held_claim = read_claim(deps.gate_db, claimed.claim, registration.lease)
         try:
-            work = _serialize(deps, seat, held_claim)
+            work = _serialize(deps, registration, held_claim)
         except (ValueError, RecursionError) as error:
             _fail_for_good(deps, held_claim, error)
         else:
@@ -199,7 +206,7 @@ def _claim(deps: Dependencies, caller: Caller, seat: AgentPlace) -> bytes | None
             return work
 
 
-def _serialize(deps: Dependencies, seat: AgentPlace, held_claim: HeldClaim) -> bytes:
+def _serialize(deps: Dependencies, registration: AgentRegistration, held_claim: HeldClaim) -> bytes:
     """Return a claimed task as JSON; raise ValueError or RecursionError if that fails."""
     run = held_claim.run
     task_id = run.claim.task_id
@@ -221,8 +228,8 @@ def _serialize(deps: Dependencies, seat: AgentPlace, held_claim: HeldClaim) -> b
         timeout_seconds=run.granted_seconds,
         ceiling_usd=run.ceiling_usd,
         spent_usd=run.spent_usd,
-        claim_ttl_seconds=seat.claim_ttl.total_seconds(),
-        lease_seconds=seat.lease.total_seconds(),
+        claim_ttl_seconds=registration.claim_ttl.total_seconds(),
+        lease_seconds=registration.lease.total_seconds(),
         token=issue(run.claim),
     )
     return work.model_dump_json().encode()

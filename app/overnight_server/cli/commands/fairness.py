@@ -51,7 +51,7 @@ def fairness(
 
 
 def _show(report: "Fairness") -> None:
-    rows = [_row(receipt) for receipt in report.users]
+    rows = [_row(share) for share in report.users]
     output.table(HEADERS, rows, empty="No user had a ready task.", optional=OPTIONAL)
     output.record(
         {
@@ -69,13 +69,13 @@ def _show(report: "Fairness") -> None:
         output.note("The period was shortened, because it has more runs than one report reads.")
 
 
-def _row(receipt: "UserShare") -> tuple[object, ...]:
+def _row(share: "UserShare") -> tuple[object, ...]:
     return (
-        receipt.user,
-        receipt.started,
-        receipt.waiting,
-        output.duration(receipt.longest_wait),
-        None if receipt.median_wait is None else output.duration(receipt.median_wait),
-        f"{receipt.slot_share:.1%}",
-        None if receipt.service is None else f"{receipt.service:.2f}",
+        share.user,
+        share.started,
+        share.waiting,
+        output.duration(share.longest_wait),
+        None if share.median_wait is None else output.duration(share.median_wait),
+        f"{share.slot_share:.1%}",
+        None if share.service is None else f"{share.service:.2f}",
     )

@@ -121,7 +121,7 @@ RETURNING id;
 -- Lanes ---------------------------------------------------------------------------------------------------------
 
 -- name: audit_lane_missing
--- Every user has a lane, and every lane a user. A trigger creates lanes, without a foreign key.
+-- Every user has a lane, and every lane a user. A database trigger creates lanes, without a foreign key.
 SELECT u.id AS subject, u.id AS user_id, jsonb_build_object('missing', 'lane') AS detail
   FROM users u
  WHERE u.id BETWEEN :first AND :last
@@ -293,7 +293,7 @@ SELECT g.id AS subject, g.user_id,
 
 -- name: recount_graph
 -- Recompute the counters of a graph; the lane of its user is locked, so its tasks do not change meanwhile. If the
--- graph turns out to have ended, a trigger makes the graphs due that wait for it.
+-- graph turns out to have ended, a database trigger makes the graphs due that wait for it.
 UPDATE dags g
    SET total = t.total, open = t.open, completed = t.completed, dead = t.dead, cancelled = t.cancelled,
        stopped = t.stopped, spent_usd = t.spent, reserved_usd = t.reserved,

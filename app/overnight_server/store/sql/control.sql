@@ -255,7 +255,7 @@ SELECT id, state, title, description, priority, deadline_at, tags, timeout_secon
 
 -- name: edit_task
 -- Change fields of a task that does not run; its order changes with priority and deadline. A task that waited for
--- nothing but its start becomes ready if the new start has come; a trigger makes a ready task pending if it has not.
+-- nothing but its start becomes ready if the new start has come; a database trigger makes a ready task pending if it has not.
 UPDATE tasks
    SET title = coalesce(CAST(:title AS text), title),
        description = coalesce(CAST(:description AS text), description),

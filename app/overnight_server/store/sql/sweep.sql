@@ -2,7 +2,7 @@
 -- Expired claims, read without locks; `settle` checks each again. A run is known to have lived until its
 -- last heartbeat, however far its lease reached and however late the reaper looks: it is out of time only
 -- if it sent a heartbeat after its limit, and is billed up to that heartbeat.
--- `died` (the run itself failed) only if its pull agent is still alive; workers report dead children
+-- `died` (the run itself failed) only if its pull agent is still alive; workers report dead pool processes
 -- themselves, and a silent worker may be the deployment's fault. After an outage runs have a grace; a claim that
 -- expired cannot be started any more, so it has none.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
@@ -19,7 +19,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
                   AND g.joined_at <= t.started_at
                   AND g.status <> 'offline'
                   AND g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds)) AS died,
-       false AS taken_away,
+       false AS ended_by_worker,
        false AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
@@ -40,7 +40,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        clock() >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
        extract(epoch FROM clock() - t.started_at)::float8 AS alive_seconds,
        true AS died,
-       false AS taken_away,
+       false AS ended_by_worker,
        false AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
@@ -62,7 +62,7 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        alive.until >= t.started_at + make_interval(secs => t.reserved_seconds) AS out_of_time,
        extract(epoch FROM alive.until - t.started_at)::float8 AS alive_seconds,
        CAST(:handling AS boolean) AND t.expires_at > death.at AS died,
-       CAST(:taken_away AS boolean) AS taken_away,
+       CAST(:ended_by_worker AS boolean) AS ended_by_worker,
        CAST(:out_of_memory AS boolean) AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t

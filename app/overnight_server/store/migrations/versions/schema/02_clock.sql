@@ -9,10 +9,10 @@
 -- or budgets inserts a row in *audit_log*. Tasks that failed for good have a row in *dead_letters*.
 -- *agents* are workers and pull agents, grouped in *pools*.
 --
--- Triggers keep all counters, events, locks and audit rows in the statement that changes the task, so
--- that no code can forget them. docs/triggers.md lists them in the order in which they fire. They write with
--- the owner's rights, so each first checks that it fires on its own table: on a table of somebody else it
--- would write what that table's owner put into the row.
+-- Database triggers keep all counters, events, locks and audit rows in the statement that changes the task,
+-- so that no code can forget them. docs/database-triggers.md lists them in the order in which they fire. They
+-- write with the owner's rights, so each first checks that it fires on its own table: on a table of somebody
+-- else it would write what that table's owner put into the row.
 
 -- The clock of the deployment: the start of the statement. A statement that waited for a lock starts
 -- after the transaction that held it committed, so its instants are never earlier than those it reads.

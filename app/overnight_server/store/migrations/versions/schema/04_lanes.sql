@@ -27,7 +27,7 @@ AS $$
 $$;
 
 -- The row lock of a lane is the user's mutex: whoever changes tasks of a user locks it first.
---   active, ready, waiting, reserved_seconds  counted from tasks by triggers
+--   active, ready, waiting, reserved_seconds  counted from tasks by database triggers
 --   used_seconds                              the sum of usage_ledger for the current month
 --   window_closed, window_changes_at          the night window, and when it next opens or closes (NULL: no window)
 --   carry_over_until                          after closing under `continue`: only tasks created before it may start

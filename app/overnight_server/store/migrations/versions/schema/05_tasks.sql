@@ -19,7 +19,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE
 RETURN state = 'cancelled'
        AND coalesce(reason NOT IN ('not_needed', 'upstream_cancelled', 'upstream_failed'), true);
 
--- A graph of tasks. Its status follows from the counters, which triggers on tasks keep. A task that was
+-- A graph of tasks. Its status follows from the counters, which database triggers on tasks keep. A task that was
 -- submitted alone is a graph by itself: its dag_id is its own id, and it gets a row here only when a
 -- second task joins it. The view `graphs` shows both kinds. `stopped` counts those of the cancelled that
 -- somebody cancelled on purpose. `budget_by_operator`: an operator set the budget, so its owner cannot raise it.

@@ -1,7 +1,7 @@
 -- Lock keys of active tasks.
 
 -- One key that an active task holds. The primary key and the exclusion constraint refuse a second
--- holder. Only triggers write here, in the statement that changes the task, so a lock cannot outlive its
+-- holder. Only database triggers write here, in the statement that changes the task, so a lock cannot outlive its
 -- claim; since when and until when it is held is on the task.
 CREATE TABLE held_locks (
     user_id UUID NOT NULL,

@@ -70,7 +70,7 @@ $$;
 CREATE TRIGGER ledger_charge_lanes AFTER INSERT ON usage_ledger
     REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION charge_lanes();
 
--- What one run cost in one night, as reported; it only grows. Triggers count all other sums (graph, agent,
+-- What one run cost in one night, as reported; it only grows. Database triggers count all other sums (graph, agent,
 -- the user's night) from these rows.
 CREATE TABLE spending (
     task_id UUID NOT NULL,

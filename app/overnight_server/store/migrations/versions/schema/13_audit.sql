@@ -1,6 +1,6 @@
--- The audit log: who changed users, keys, pauses, budgets, agents and triggers. Triggers write it in the
--- statement that makes the change; nobody else may write it, and nobody may change it. What people do
--- with tasks is in the event log under the same actor names; the view audit_trail shows both.
+-- The audit log: who changed users, keys, pauses, budgets, agents and triggers of graphs. Database triggers
+-- write it in the statement that makes the change; nobody else may write it, and nobody may change it. What
+-- people do with tasks is in the event log under the same actor names; the view audit_trail shows both.
 CREATE TABLE audit_log (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,

@@ -1,5 +1,5 @@
 -- The rights of each role on tables; row-level security restricts the rows. No role may delete rows.
--- Triggers write counters, locks, events and the audit log with the owner's rights.
+-- Database triggers write counters, locks, events and the audit log with the owner's rights.
 GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs, audit_trail,

@@ -15,7 +15,7 @@ from overnight_server.domain.results import Result
 from overnight_server.fault_points import fault
 from overnight_server.maintenance.reap import settle_runs_of_dead_process
 from overnight_server.outcome.agent_claims import read_claim
-from overnight_server.outcome.settle import give_up, settle
+from overnight_server.outcome.settle import hand_back, settle
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_server.telemetry import LogEvent, emit
@@ -25,16 +25,16 @@ from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 
-# The main loop stands still during each try, so the pause between tries grows.
+# The main loop is blocked during each try, so the pause between tries grows.
 FIRST_PAUSE_SECONDS: Final = 2.0
 # After an outage the reaper waits for one lease, in which these tries must come first.
 TRIES_PER_LEASE: Final = 3
-# Why a claim of a bundle is given back whose handler was not called before the process died.
+# Why a claim of a bundle is handed back whose handler was not called before the process died.
 PROCESS_DIED: Final = "process_died"
 
 
 @dataclass(eq=False)
-class UnsettledDeath:
+class UnsettledProcess:
     """The claims of one dead process that are not settled yet, and when to try again.
 
     `died_at` and `due` are instants of the monotonic clock.
@@ -51,8 +51,8 @@ class UnsettledDeath:
         self.pause *= 2
 
 
-class DeadChildren:
-    """The deaths in one pool, kept in its main process until their claims are settled.
+class DeadPoolProcesses:
+    """The dead processes of one pool, kept in its main process until their claims are settled.
 
     `end_programs` ends what a dead process left behind; nobody gets a claim before that.
     """
@@ -62,7 +62,7 @@ class DeadChildren:
     ) -> None:
         self._registry = registry
         self._end_programs = end_programs
-        self._unsettled: list[UnsettledDeath] = []
+        self._unsettled: list[UnsettledProcess] = []
 
     def collect(self) -> None:
         """Take over the claims of dead processes, before new processes reuse their records."""
@@ -71,7 +71,7 @@ class DeadChildren:
         self._end_programs()
         now = time.monotonic()
         self._unsettled += [
-            UnsettledDeath(orphaned, died_at=now)
+            UnsettledProcess(orphaned, died_at=now)
             for orphaned in self._registry.collect_orphaned_claims()
         ]
 
@@ -79,38 +79,38 @@ class DeadChildren:
         """Settle the claims of dead processes; a claim that cannot be settled delays no other."""
         self.collect()
         now = time.monotonic()
-        due = [death for death in self._unsettled if death.due <= now]
+        due = [process for process in self._unsettled if process.due <= now]
         if not due:
             return
-        fault("dead_children.before_settle")
-        for death in due:
-            death.postpone(now, settings.lease_seconds / TRIES_PER_LEASE)
+        fault("dead_pool_processes.before_settle")
+        for process in due:
+            process.postpone(now, settings.lease_seconds / TRIES_PER_LEASE)
 
         def settle_due(db: Db) -> None:
-            for death in due:
-                self._settle(db, death, settings)
+            for process in due:
+                self._settle(db, process, settings)
 
         with_connection(settings, settle_due)
 
-    def _settle(self, db: Db, death: UnsettledDeath, settings: Settings) -> None:
-        orphaned = death.orphaned
+    def _settle(self, db: Db, process: UnsettledProcess, settings: Settings) -> None:
+        orphaned = process.orphaned
         # A run that ends while the worker shuts down ends because of the shutdown.
-        taken_away = orphaned.taken_away or SHUTDOWN_FLAG.is_set
+        ended_by_worker = orphaned.ended_by_worker or SHUTDOWN_FLAG.is_set
         try:
             _record_finished(db, orphaned.finished, timedelta(seconds=settings.lease_seconds))
-            give_up(db, orphaned.waiting, agent=WORKER_ID, reason=PROCESS_DIED)
+            hand_back(db, orphaned.waiting, agent=WORKER_ID, reason=PROCESS_DIED)
             settle_runs_of_dead_process(
                 db,
                 orphaned.claims,
                 handling=orphaned.in_handler,
-                taken_away=taken_away,
+                ended_by_worker=ended_by_worker,
                 out_of_memory=orphaned.out_of_memory,
-                dead_for=timedelta(seconds=time.monotonic() - death.died_at),
+                dead_for=timedelta(seconds=time.monotonic() - process.died_at),
             )
         except SQLAlchemyError as error:
             emit(LogEvent.DATABASE_UNREACHABLE, error=error)
         else:
-            self._unsettled.remove(death)
+            self._unsettled.remove(process)
 
 
 def _record_finished(db: Db, finished: Sequence[tuple[Claim, Result]], lease: timedelta) -> None:
@@ -121,4 +121,4 @@ def _record_finished(db: Db, finished: Sequence[tuple[Claim, Result]], lease: ti
             settle(db, read_claim(db, claim, lease).run, result, agent=WORKER_ID)
 
 
-DEAD_CHILDREN: Final = DeadChildren(CLAIM_REGISTRY, POOL_GUARD.end_adopted)
+DEAD_POOL_PROCESSES: Final = DeadPoolProcesses(CLAIM_REGISTRY, POOL_GUARD.end_adopted)

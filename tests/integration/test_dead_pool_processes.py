@@ -14,7 +14,7 @@ from overnight_server.gate.claim import BundleLimits, ClaimSettings, claim
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 from overnight_worker.claim_registry import ClaimRegistry
-from overnight_worker.dead_children import DeadChildren
+from overnight_worker.dead_pool_processes import DeadPoolProcesses
 from overnight_worker.identity import WORKER_ID
 from tests.support.deployment import CLAIM_TTL, LIVENESS, POOL, Deployment
 from tests.support.forked_child import run_in_forked_child
@@ -36,8 +36,8 @@ def registry() -> ClaimRegistry:
 
 
 @pytest.fixture
-def dead_children(registry: ClaimRegistry) -> DeadChildren:
-    return DeadChildren(registry)
+def dead_pool_processes(registry: ClaimRegistry) -> DeadPoolProcesses:
+    return DeadPoolProcesses(registry)
 
 
 def die_in_handler(registry: ClaimRegistry, run: Run, *, place: int = 0) -> None:
@@ -61,7 +61,7 @@ def test_a_claim_that_cannot_be_settled_delays_no_other(
     deployment: Deployment,
     settings: Settings,
     registry: ClaimRegistry,
-    dead_children: DeadChildren,
+    dead_pool_processes: DeadPoolProcesses,
     connect: Callable[..., Db],
 ) -> None:
     deployment.agent()
@@ -70,46 +70,52 @@ def test_a_claim_that_cannot_be_settled_delays_no_other(
     die_in_handler(registry, other, place=1)
 
     with held_lane(connect, blocked.user_id):
-        dead_children.settle(settings)
+        dead_pool_processes.settle(settings)
         assert (outcome(deployment, blocked), outcome(deployment, other)) == (None, "crash")
 
     def is_settled() -> bool:
-        dead_children.settle(settings)
+        dead_pool_processes.settle(settings)
         return outcome(deployment, blocked) == "crash"
 
     wait_until(is_settled, timeout=10, what="the claim to be settled later")
 
 
 def test_a_new_process_does_not_overwrite_the_claims_of_a_dead_one(
-    deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
+    deployment: Deployment,
+    settings: Settings,
+    registry: ClaimRegistry,
+    dead_pool_processes: DeadPoolProcesses,
 ) -> None:
     deployment.agent()
     first, second = deployment.running(deployment.user()), deployment.running(deployment.user())
     die_in_handler(registry, first)
-    dead_children.collect()
+    dead_pool_processes.collect()
 
     def message_that_starts_nothing() -> None:
         registry.register()
         registry.handler_ended()
 
     run_in_forked_child(message_that_starts_nothing)
-    dead_children.collect()
+    dead_pool_processes.collect()
     die_in_handler(registry, second)
-    dead_children.settle(settings)
+    dead_pool_processes.settle(settings)
 
     assert [outcome(deployment, run) for run in (first, second)] == ["crash", "crash"]
 
 
 def test_a_claim_that_could_not_be_settled_is_not_retried_at_once(
-    deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
+    deployment: Deployment,
+    settings: Settings,
+    registry: ClaimRegistry,
+    dead_pool_processes: DeadPoolProcesses,
 ) -> None:
     deployment.agent()
     run = deployment.running(deployment.user())
     die_in_handler(registry, run)
     nowhere = worker_settings("postgresql://nobody@127.0.0.1:1/nothing", NOWHERE)
 
-    dead_children.settle(nowhere)
-    dead_children.settle(settings)
+    dead_pool_processes.settle(nowhere)
+    dead_pool_processes.settle(settings)
 
     assert outcome(deployment, run) is None, "a worker that retries all the time does nothing else"
 
@@ -128,7 +134,10 @@ def bundle_of(deployment: Deployment, count: int) -> list[Run]:
 
 
 def test_a_run_that_ends_its_process_does_not_repeat_other_runs_of_its_bundle(
-    deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
+    deployment: Deployment,
+    settings: Settings,
+    registry: ClaimRegistry,
+    dead_pool_processes: DeadPoolProcesses,
 ) -> None:
     finished, failed, killer, waiting = bundle_of(deployment, 4)
 
@@ -143,7 +152,7 @@ def test_a_run_that_ends_its_process_does_not_repeat_other_runs_of_its_bundle(
         registry.handler_started(until=time.monotonic() + 60)
 
     run_in_forked_child(work)
-    dead_children.settle(settings)
+    dead_pool_processes.settle(settings)
 
     rows = [deployment.row(run.claim.task_id) for run in (finished, failed, killer, waiting)]
     assert [row["state"] for row in rows] == ["completed", "dead_lettered", "ready", "ready"]
@@ -155,7 +164,10 @@ def test_a_run_that_ends_its_process_does_not_repeat_other_runs_of_its_bundle(
 
 
 def test_a_result_that_was_recorded_before_the_death_stays_as_it_is(
-    deployment: Deployment, settings: Settings, registry: ClaimRegistry, dead_children: DeadChildren
+    deployment: Deployment,
+    settings: Settings,
+    registry: ClaimRegistry,
+    dead_pool_processes: DeadPoolProcesses,
 ) -> None:
     first, second = bundle_of(deployment, 2)
 
@@ -167,7 +179,7 @@ def test_a_result_that_was_recorded_before_the_death_stays_as_it_is(
 
     run_in_forked_child(work)
     deployment.settle(first, Returned("recorded"), agent=WORKER_ID)
-    dead_children.settle(settings)
+    dead_pool_processes.settle(settings)
 
     assert deployment.row(first.claim.task_id)["output"] == "recorded"
     assert deployment.one("SELECT count(*) AS n FROM stale_results")["n"] == 0

@@ -1,14 +1,14 @@
 """The guard of one pool process: no program that a handler started outlives its run.
 
 Celery starts a pool process; `pool_guard` splits it in two. The process that Celery knows goes
-on as the guard, which is this program, and its child, the run process, runs the handlers. The guard
+on as the guard, which is this program, and its fork, the run process, runs the handlers. The guard
 is the subreaper of everything below it, so a program cannot leave the guard's tree: not in a
 session of its own, not as an orphan, not when it is stopped.
 
 - The run process asks over the channel: the guard kills all programs and answers.
 - The run process ends, for any reason: the guard kills all programs, then ends in the same way. For
-  Celery and for `dead_children` the pool process ends only then, so that nobody else gets the task
-  before its programs are gone.
+  Celery and for `dead_pool_processes` the pool process ends only then, so that nobody else gets the
+  task before its programs are gone.
 - The main process ends, for any reason, and so closes its end of a pipe: the guard kills the run
   process and all programs.
 - The run process and its programs use too much memory: the guard notes that in the registry of
@@ -112,7 +112,7 @@ class Guard:
                 time.sleep(PAUSE_SECONDS)
 
     def _end_everything(self) -> None:
-        """Kill everything below the guard, and wait until no child is left."""
+        """Kill everything below the guard, and wait until no child process is left."""
         deadline = time.monotonic() + END_SECONDS
         kill_living([self._run_process])
         while self._reap() and time.monotonic() < deadline:
@@ -120,7 +120,7 @@ class Guard:
             time.sleep(PAUSE_SECONDS)
 
     def _reap(self) -> bool:
-        """Collect ended children, adopted ones included; return False when no child is left."""
+        """Collect ended child processes, adopted ones too; return False when none is left."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -157,7 +157,7 @@ def end_like(status: int) -> None:
 
 
 def _open_signal_pipe() -> int:
-    """Let the end of a child write a byte to a pipe, and return the pipe's read end."""
+    """Let the end of a child process write a byte to a pipe, and return the pipe's read end."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)

@@ -1,4 +1,4 @@
-"""The audit trail: who changed what, when, and through which process; newest first."""
+"""The audit log: who changed what, when, and through which process; newest first."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta

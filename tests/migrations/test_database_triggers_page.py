@@ -1,4 +1,4 @@
-"""The page about triggers lists those of the database, in the order in which they fire."""
+"""The page about database triggers lists those of the database, in the order in which they fire."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from overnight_server.store.statements import sources
 from tests.support.deployment import Deployment
 
-PAGE = (Path(__file__).parents[2] / "docs/triggers.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs/database-triggers.md").read_text()
 ROW = re.compile(r"^\| ((?:before|after) [^|]+) \| `(\w+)` \|", re.MULTILINE)
 IN_FIRING_ORDER = """
     SELECT c.relname AS table_name, t.tgname AS name,
