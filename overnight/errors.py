@@ -599,7 +599,7 @@ class TaskStopping(Refused):
     status = 409
 
     def __init__(self) -> None:
-        super().__init__("the task was asked to stop")
+        super().__init__("the task was requested to stop")
 
 
 class StaleAttempt(Refused):

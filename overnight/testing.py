@@ -177,11 +177,11 @@ class MemoryContext(Context):
         return max(0.0, round(self.ceiling_usd - self.cost_usd, 6))
 
     def stop(self, reason: str = "cancelled") -> None:
-        """Ask the run to end, as a cancel would."""
+        """Request the run to stop, as a cancel would."""
         self._stop_reason = self._stop_reason or reason
 
     def pass_time(self, seconds: float) -> None:
-        """Advance the clock; when the timeout is used up, the run is asked to end."""
+        """Advance the clock; when the timeout is used up, the run is requested to stop."""
         self._seconds_left = max(0.0, self._seconds_left - seconds)
         if self._seconds_left == 0.0:
             self.stop("timeout")
@@ -234,7 +234,7 @@ class MemoryContext(Context):
         self.log_lines.append({"message": message, **fields})
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add to the costs; at the ceiling the run is asked to end."""
+        """Add to the costs; at the ceiling the run is requested to stop."""
         check_cost(usd)
         self.cost_usd += usd
         self.tokens["input"] += input_tokens

@@ -48,7 +48,7 @@ class Peer(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Work until the process is told to stop."""
+        """Work until the process is requested to stop."""
 
 
 def run(kind: type[Peer]) -> None:

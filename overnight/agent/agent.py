@@ -85,7 +85,7 @@ class Agent:
         return self._registered
 
     def stop(self) -> None:
-        """Claim no further tasks, and ask the running handlers to hand their tasks back."""
+        """Claim no further tasks, request the handlers to stop, and hand their tasks back."""
         self._stop.set()
         for context in list(self._contexts):
             context.stop("shutdown")

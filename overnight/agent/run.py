@@ -94,7 +94,7 @@ class AgentContext(Context):
         return max(0.0, round(self.ceiling_usd - self._task.spent_usd - self.cost_usd, 6))
 
     def stop(self, reason: str) -> None:
-        """Ask the handler to end; the reason `lost` is never replaced by another."""
+        """Request the handler to stop; the reason `lost` is never replaced by another."""
         if self._stop_reason != "lost":
             self._stop_reason = reason
 
@@ -141,7 +141,7 @@ class AgentContext(Context):
         _log.info("%s %s %s", self.task_id, message, fields or "")
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add to the costs and report them; the run is asked to end if a budget is used up."""
+        """Add to the costs and report them; the run is requested to stop if a budget is used up."""
         check_cost(usd)
         with self._lock:
             self.cost_usd += usd

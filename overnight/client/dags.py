@@ -67,7 +67,7 @@ class Dags(Group[D]):
 
     @operation
     def cancel(self, dag_id: str) -> Call[DagCancelled]:
-        """Cancel all tasks of a graph that have not ended; running ones are asked to stop."""
+        """Cancel all tasks of a graph that have not ended; running ones are requested to stop."""
         return send(DagCancelled, "DELETE", path("dags", dag_id))
 
     @operation

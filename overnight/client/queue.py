@@ -57,7 +57,7 @@ class Queue(Group[D]):
 
     @operation
     def cancel(self, queue_id: str) -> Call[QueueCancelled]:
-        """Cancel an entry; an agent that works on it is asked to stop."""
+        """Cancel an entry; an agent that works on it is requested to stop."""
         return send(QueueCancelled, "POST", f"{QUEUE}/{quote(queue_id, safe='')}/cancel")
 
     @operation

@@ -125,7 +125,7 @@ class Tasks(Group[D]):
 
     @operation
     def cancel(self, task_id: str) -> Call[CancelResult]:
-        """Cancel a task; a running task is asked to stop."""
+        """Cancel a task; a running task is requested to stop."""
         return send(CancelResult, "DELETE", path("tasks", task_id))
 
     @iteration

@@ -201,7 +201,7 @@ class Context(ABC):
     def usd_left(self) -> float | None:
         """What remains of `ceiling_usd` after all runs so far; None without a ceiling.
 
-        At zero the run is asked to stop, and the task waits for a person's approval of more. A
+        At zero the run is requested to stop, and the task waits for a person's approval of more. A
         handler can check this before an expensive call and choose a cheaper one.
         """
 

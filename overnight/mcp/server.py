@@ -251,7 +251,7 @@ class UserTools:
                 return timed_out.task
 
     async def cancel_task(self, task_id: TaskId) -> CancelResult:
-        """Cancel a task; a running task is asked to stop."""
+        """Cancel a task; a running task is requested to stop."""
         with tool_errors():
             return await self._client.tasks.cancel(task_id)
 

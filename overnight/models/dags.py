@@ -293,7 +293,7 @@ class DagCancelled(ResponseModel):
     """The response to the cancel of a graph."""
 
     cancelled: int = Field(description="The number of tasks that were cancelled at once.")
-    stopping: int = Field(description="The number of running tasks that were asked to stop.")
+    stopping: int = Field(description="The number of running tasks that were requested to stop.")
     status: DagStatus = Field(description="The graph's status now.")
 
 

@@ -116,7 +116,7 @@ class QueueCancelled(ResponseModel):
     """The response to a cancel."""
 
     queue_id: str = Field(description="The entry's id.")
-    state: str = Field(description="cancelled, or working while the agent is asked to stop.")
+    state: str = Field(description="cancelled, or working while the agent is requested to stop.")
     cancelled: bool = Field(default=True, description="Always true: the cancel was accepted.")
 
 

@@ -411,7 +411,7 @@ class CancelResult(ResponseModel):
     """The response to a cancel."""
 
     cancelled: bool = Field(default=True, description="Always true: the cancel was accepted.")
-    state: str = Field(description="The task's state now; a running task was asked to stop.")
+    state: str = Field(description="The task's state now; a running task was requested to stop.")
 
 
 class QueueBlock(ResponseModel):

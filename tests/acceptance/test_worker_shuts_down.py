@@ -1,4 +1,4 @@
-"""A worker that is asked to end hands its runs back, whatever state they or the servers are in."""
+"""A worker that must stop hands its runs back, whatever state they or the servers are in."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Real workers that are told to stop for the night, or to drain."""
+"""Real workers that are requested to stop for the night, or to drain."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta

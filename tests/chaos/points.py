@@ -35,7 +35,7 @@ STRIKE_SECONDS: Final = 300.0
 DRAIN_SECONDS: Final = 180.0
 # Starting the stack, the checks, and the end of every process.
 CHECK_SECONDS: Final = 120.0
-# Fault points that runs pass; until they are triggered, no worker is asked to end.
+# Fault points that runs pass; until they are triggered, no worker is requested to stop.
 IN_RUNS: Final = {
     point for point in POINTS if point.startswith(("execute", "start", "settle", "heartbeat"))
 }

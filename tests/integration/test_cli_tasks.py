@@ -471,7 +471,7 @@ def test_an_unknown_task_exits_1() -> None:
 
 @pytest.mark.parametrize("command", ["cancel", "queue-cancel"])
 @pytest.mark.parametrize(
-    ("state", "expected"), [("cancelled", "cancelled"), ("running", "told to stop.")]
+    ("state", "expected"), [("cancelled", "cancelled"), ("running", "requested to stop.")]
 )
 def test_cancel_prints_the_resulting_state(
     service: Service, command: str, state: str, expected: str

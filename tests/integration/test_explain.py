@@ -442,7 +442,7 @@ def test_running_and_ended_tasks_report_their_state(deployment: Deployment) -> N
 
     assert {running.code, stopping.code, ended.code} == {"state"}
     assert "it is running since" in running.message
-    assert "it was asked to stop at" in stopping.message
+    assert "it was requested to stop at" in stopping.message
     assert "it completed at" in ended.message
 
 

@@ -17,7 +17,7 @@ ENDLESS_SECONDS = 10**6
 
 @handler("sleep")
 def sleep(ctx: Context) -> object:
-    """Sleep `seconds`; with `stubborn` even when asked to stop."""
+    """Sleep `seconds`; with `stubborn` even when requested to stop."""
     seconds = float(ctx.payload.get("seconds", 1))
     stubborn = bool(ctx.payload.get("stubborn", False))
     end_at = time.monotonic() + seconds

@@ -24,7 +24,7 @@ LIBRARY_LOGGERS = ("uvicorn.error", "asyncio")
 
 
 class ApiServer(uvicorn.Server):
-    """A server that ends event streams and long polls when it is told to stop.
+    """A server that ends event streams and long polls when it is requested to stop.
 
     uvicorn waits for open responses, and a stream would stay open until its client leaves. It
     closes no connection on which a request does not arrive; `Connections` does.

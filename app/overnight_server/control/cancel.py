@@ -1,4 +1,4 @@
-"""Cancel tasks: a waiting task ends at once, a running task is asked to stop."""
+"""Cancel tasks: a waiting task ends at once, a running task is requested to stop."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ CHUNK = 1_000
 
 @dataclass(frozen=True)
 class CancelledTasks:
-    """Which tasks were cancelled at once, and which run and were asked to stop."""
+    """Which tasks were cancelled at once, and which run and were requested to stop."""
 
     cancelled: Sequence[UUID]
     requested: Sequence[UUID]
@@ -51,9 +51,9 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
     """Cancel one of the user's tasks and return its new state.
 
     A task that does not run becomes `cancelled`, and so do the tasks it spawned; its dependents are
-    resolved. `running` means that a running task was asked to stop: workers are woken, so that the
-    run stops within a second. Raises
-    TaskNotFound if the user has no such task, and TaskAlreadyCompleted if the task has ended.
+    resolved. `running` means that a running task was requested to stop: workers are woken, so that
+    the run stops within a second. Raises TaskNotFound if the user has no such task, and
+    TaskAlreadyCompleted if the task has ended.
     """
 
     def work(tx: Connection) -> State:
@@ -76,7 +76,7 @@ def cancel(db: Db, user_id: UserId, task_id: TaskId, *, actor: str) -> State:
 
 
 def cancel_dag(db: Db, user_id: UserId, dag_id: DagId, *, actor: str) -> CancelledTasks:
-    """Cancel every open task of one of the user's graphs; running tasks are asked to stop.
+    """Cancel every open task of one of the user's graphs; running tasks are requested to stop.
 
     Raises DagNotFound if the user has no such graph, and DagAlreadyFinished if it has ended.
 

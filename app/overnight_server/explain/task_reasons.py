@@ -492,7 +492,7 @@ def _active_state(task: Mapping[str, Any]) -> Reason:
     phase = phases.get(State(state), "is running")
     cancel_requested_at = task["cancel_requested_at"]
     stop = (
-        f"; it was asked to stop at {format_instant(cancel_requested_at)}"
+        f"; it was requested to stop at {format_instant(cancel_requested_at)}"
         if cancel_requested_at
         else ""
     )

@@ -66,7 +66,7 @@ def read_entry(task_id: str, deps: Injected, caller: Reader) -> QueuedTask:
 
 @router.post("/api/queue/{task_id}/cancel")
 def cancel_entry(task_id: str, deps: Injected, caller: Writer) -> QueueCancelled:
-    """Cancel an entry: at once if it waits; if it runs, its agent is told to stop."""
+    """Cancel an entry: at once if it waits; if it runs, its agent is requested to stop."""
     parsed_id = parse_task_param(task_id)
     state = cancel(deps.db, caller.user_id, parsed_id, actor=f"user:{caller.user_id}")
     return QueueCancelled(queue_id=show_task(parsed_id), state=STATE_NAME[state.status])

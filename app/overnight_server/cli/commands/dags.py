@@ -143,14 +143,14 @@ def cancel(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Cancel all tasks of a graph that have not ended; running tasks are told to stop."""
+    """Cancel all tasks of a graph that have not ended; running tasks are requested to stop."""
     with connection.client(url, api_key_file) as client:
         dag_id = short_ids.resolve_dag(client, dag)
         result = client.dags.cancel(dag_id)
     if as_json:
         output.document({"id": dag_id, **task_output.as_document(result)})
     else:
-        stopping = f", {result.stopping} running told to stop" if result.stopping else ""
+        stopping = f", {result.stopping} running requested to stop" if result.stopping else ""
         shown = output.shown_id(dag_id)
         output.line(f"{shown} is {result.status.value}: {result.cancelled} cancelled{stopping}")
 

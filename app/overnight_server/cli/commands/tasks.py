@@ -178,7 +178,7 @@ def cancel(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Cancel a task; a running task is told to stop."""
+    """Cancel a task; a running task is requested to stop."""
     with connection.client(url, api_key_file) as client:
         task_id = short_ids.resolve(client, task)
         result = client.tasks.cancel(task_id)
@@ -187,7 +187,7 @@ def cancel(
     elif result.state == "cancelled":
         output.line(f"{task_id} cancelled")
     else:
-        output.line(f"{task_id} is {result.state} and was told to stop.")
+        output.line(f"{task_id} is {result.state} and was requested to stop.")
 
 
 def explain(

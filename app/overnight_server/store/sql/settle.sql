@@ -125,7 +125,7 @@ SELECT t.user_id, 'task.escalated', t.id || ':' || e.epoch, t.id,
 
 -- name: cancel_spawned
 -- Cancel the open tasks that cancelled tasks spawned, at any depth: waiting ones now; running ones are
--- asked to stop.
+-- requested to stop.
 WITH RECURSIVE below AS (
     SELECT id FROM tasks WHERE parent_id = ANY (CAST(:parents AS uuid[]))
     UNION
