@@ -28,55 +28,55 @@ MAX_CLAIM_WAIT_SECONDS = 30
 
 
 def register(fields: Mapping[str, Any]) -> Call[RegisteredAgent]:
-    """Register an agent, or change the registered agent of this name."""
+    """Return the call that registers an agent, or changes the registered agent of this name."""
     return send(
         RegisteredAgent, "POST", path("agents"), validate(AgentRegister, without_none(fields))
     )
 
 
 def claim(agent_id: str, *, wait: int) -> Call[ClaimedTask | None]:
-    """Claim a task, waiting at most `wait` seconds; the result is None if there is none."""
+    """Return the call that claims a task and waits up to `wait` seconds; None if there is none."""
     url = path("agents", agent_id, "claim")
     return Call("POST", url, _claimed, params={"wait": wait}, hold_seconds=wait)
 
 
 def send_heartbeat(agent_id: str) -> Call[AgentHeartbeat]:
-    """Report that the agent is alive, and read whether it is draining."""
+    """Return the call that reports that the agent is alive, and reads whether it is draining."""
     return send(AgentHeartbeat, "POST", path("agents", agent_id, "heartbeat"))
 
 
 def leave(agent_id: str) -> Call[None]:
-    """Remove the agent's slots."""
+    """Return the call that removes the agent's slots."""
     return Call("DELETE", path("agents", agent_id), lambda _response: None)
 
 
 def start(task_id: str, token: str) -> Call[RunStarted]:
-    """Start the run of a claimed task."""
+    """Return the call that starts the run of a claimed task."""
     return _post(RunStarted, task_id, token, "start", {})
 
 
 def send_run_heartbeat(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[HeartbeatReply]:
-    """Report that a run continues, and read whether it may."""
+    """Return the call that reports that a run continues, and reads whether it may."""
     return _post(HeartbeatReply, task_id, token, "heartbeat", fields)
 
 
 def report(task_id: str, token: str, action: str, fields: Mapping[str, Any]) -> Call[Ok]:
-    """Report how a run has ended; the action is complete, fail, release or suspend."""
+    """Return the call that reports the end of a run: complete, fail, release or suspend."""
     return _post(Ok, task_id, token, action, fields)
 
 
 def spawn(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[Task]:
-    """Add a child to the graph of a running task."""
+    """Return the call that adds a child to the graph of a running task."""
     return _post(Task, task_id, token, "spawn", fields)
 
 
 def store_artifact(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[ArtifactCreated]:
-    """Store an artifact of a running task."""
+    """Return the call that stores an artifact of a running task."""
     return _post(ArtifactCreated, task_id, token, "artifacts", fields)
 
 
 def children(task_id: str, token: str) -> Call[list[Child]]:
-    """Return the children of a running task."""
+    """Return the call that reads the children of a running task."""
     return Call(
         "GET",
         path("tasks", task_id, "children"),

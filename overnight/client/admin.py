@@ -118,7 +118,7 @@ class Admin(Group[D]):
 
     @operation
     def notices(self, user: str, *, limit: int | None = None) -> Call[list[Notice]]:
-        """Return the newest notices of a user."""
+        """Return the newest one-time messages (notices) to a user."""
         return read_list(Notice, path("admin", "users", user, "notices"), limit=limit)
 
     @operation

@@ -57,17 +57,17 @@ def path(*parts: str) -> str:
 
 
 def read(model: type[M], url: str, **params: Param) -> Call[M]:
-    """GET one resource."""
+    """Return the call that reads one resource (GET)."""
     return Call("GET", url, model_reader(model), _query(params))
 
 
 def read_list(model: type[M], url: str, **params: Param) -> Call[list[M]]:
-    """GET a list that the service returns whole."""
+    """Return the call that reads a list which the service returns whole (GET)."""
     return Call("GET", url, lambda response: _items(model, response), _query(params))
 
 
 def read_page(model: type[M], url: str, **params: Param) -> Call[Page[M]]:
-    """GET one page of a list."""
+    """Return the call that reads one page of a list (GET)."""
     return Call(
         "GET",
         url,
@@ -77,7 +77,7 @@ def read_page(model: type[M], url: str, **params: Param) -> Call[Page[M]]:
 
 
 def long_poll(model: type[M], url: str, *, seconds: float) -> Call[M]:
-    """GET one resource when it has ended, or as it is after at most `seconds`."""
+    """Return the call that reads one resource when it has ended, or after at most `seconds`."""
     hold = max(0, min(math.ceil(seconds), MAX_HOLD_SECONDS))
     return Call("GET", url, model_reader(model), {"timeout": hold}, hold_seconds=hold)
 
@@ -89,7 +89,7 @@ def send(
     body: BaseModel | Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Call[M]:
-    """Request a change, and read the response as a model; fields that were not set are left out."""
+    """Return the call that requests a change; fields of the body that were not set are left out."""
     json = body.model_dump(mode="json", exclude_unset=True) if isinstance(body, BaseModel) else body
     return Call(method, url, model_reader(model), json=json, headers=headers or {})
 

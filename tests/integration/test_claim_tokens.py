@@ -7,7 +7,7 @@ import pytest
 
 from overnight.errors import StaleAttempt, TaskNotFound
 from overnight_server.control.cancel import cancel
-from overnight_server.control.claim_tokens import ClaimOver, issue, verify
+from overnight_server.control.claim_tokens import ClaimOver, token_of, verify
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import new_task_id
 from overnight_server.domain.results import Raised, Returned
@@ -30,7 +30,7 @@ def front(deployment: Deployment, database_url: str) -> Db:
 
 
 def test_a_claim_token_identifies_the_claim_and_its_owner(run: Run, front: Db) -> None:
-    token = issue(run.claim)
+    token = token_of(run.claim)
 
     holder = verify(front, run.claim.task_id, token)
 
@@ -45,13 +45,13 @@ def test_a_claim_token_is_refused_for_another_task(deployment: Deployment, run: 
 
     for task_id in (other, new_task_id()):
         with pytest.raises(TaskNotFound):
-            verify(deployment.dispatcher, task_id, issue(run.claim))
+            verify(deployment.dispatcher, task_id, token_of(run.claim))
 
 
 def test_the_first_attempts_token_is_stale_during_the_second(
     deployment: Deployment, run: Run
 ) -> None:
-    token = issue(run.claim)
+    token = token_of(run.claim)
     deployment.settle(run, Raised("error", "again", retryable=True, wait_seconds=0.0))
     deployment.run("UPDATE tasks SET state = 'ready', retry_at = NULL")
     [again] = deployment.claim().claims
@@ -61,12 +61,14 @@ def test_the_first_attempts_token_is_stale_during_the_second(
         verify(deployment.dispatcher, run.claim.task_id, token)
 
     assert deployment.row(run.claim.task_id) == before
-    assert verify(deployment.dispatcher, run.claim.task_id, issue(again.claim)).claim == again.claim
+    assert (
+        verify(deployment.dispatcher, run.claim.task_id, token_of(again.claim)).claim == again.claim
+    )
 
 
 @pytest.mark.parametrize("end", ["settled", "expired", "reaped", "cancelled"])
 def test_a_token_ends_with_its_claim(deployment: Deployment, run: Run, end: str) -> None:
-    token = issue(run.claim)
+    token = token_of(run.claim)
     assert verify(deployment.dispatcher, run.claim.task_id, token)
 
     match end:
@@ -80,7 +82,7 @@ def test_a_token_ends_with_its_claim(deployment: Deployment, run: Run, end: str)
         case "cancelled":
             waiting = deployment.task(run.user_id)
             [claimed] = deployment.claim().claims
-            token = issue(claimed.claim)
+            token = token_of(claimed.claim)
             cancel(deployment.app, run.user_id, waiting, actor="user:x")
             with pytest.raises(ClaimOver):
                 verify(deployment.dispatcher, waiting, token)
@@ -92,10 +94,10 @@ def test_a_token_ends_with_its_claim(deployment: Deployment, run: Run, end: str)
 
 def test_an_invented_claim_token_is_refused(deployment: Deployment, run: Run) -> None:
     claim = run.claim
-    good = issue(claim)
+    good = token_of(claim)
     forged = [
-        issue(Claim(claim.task_id, claim.epoch, uuid4())),
-        issue(Claim(claim.task_id, claim.epoch + 1, claim.token)),
+        token_of(Claim(claim.task_id, claim.epoch, uuid4())),
+        token_of(Claim(claim.task_id, claim.epoch + 1, claim.token)),
         good[:-1] + ("0" if good[-1] != "0" else "1"),
         good.upper(),
         good + " ",

@@ -14,7 +14,7 @@ from overnight.models.enums import PlanTier
 from overnight_server.control.bulk import BulkOrder
 from overnight_server.control.bulk import start as start_bulk
 from overnight_server.control.cancel import cancel
-from overnight_server.control.claim_tokens import issue
+from overnight_server.control.claim_tokens import token_of
 from overnight_server.control.dead_letters import retry
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.claims import Claim
@@ -73,7 +73,7 @@ class History:
             RecordedAction(
                 TaskId(run["task_id"]),
                 run["epoch"],
-                token_suffix(issue(Claim(run["task_id"], run["epoch"], run["token"]))),
+                token_suffix(token_of(Claim(run["task_id"], run["epoch"], run["token"]))),
                 self._worked(run["task_id"], run["s"], run["outcome"]),
                 run["outcome"] and run["outcome"] == "completed",
             )

@@ -112,7 +112,7 @@ class Connections:
             self._unread.pop(connection, None)
 
     def refuse_header(self, connection: "GuardedProtocol") -> None:
-        """Close a connection whose header is too long."""
+        """Abort a connection whose header is too long, without a response."""
         self._close(connection, f"the header of a request has more than {MAX_HEADER_BYTES} bytes")
 
     def close_overdue(self) -> None:

@@ -50,7 +50,7 @@ class AgentCaps:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the limits of the settings."""
+        """Return the limits on pull agents that the settings give."""
         return cls(
             settings.agents_max_per_user, settings.agent_types_max, settings.agent_capabilities_max
         )

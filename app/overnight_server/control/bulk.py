@@ -175,7 +175,7 @@ def start(
 def cancel_bulk(db: Db, user_id: UserId, bulk_id: BulkId, *, actor: str) -> None:
     """Stop a bulk operation; tasks that it has changed stay changed.
 
-    Raises BulkNotFound if the user has none such, and BulkAlreadyFinished if it has ended.
+    Raises BulkNotFound if the user has no such operation, and BulkAlreadyFinished if it has ended.
     """
 
     def work(tx: Connection) -> None:

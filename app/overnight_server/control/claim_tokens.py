@@ -58,8 +58,8 @@ class ClaimHolder:
         return ActingUser(self.user_id, f"claim:{self.claim.task_id}:{self.claim.epoch}")
 
 
-def issue(claim: Claim) -> str:
-    """Return the token of a claim; it is always the same for the same claim."""
+def token_of(claim: Claim) -> str:
+    """Return the token of a claim; nothing is created or stored."""
     return f"{PREFIX}{claim.task_id.hex}_{claim.epoch}_{_digest(claim)}"
 
 

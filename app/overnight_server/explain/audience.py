@@ -15,19 +15,23 @@ class Audience:
         """How a message speaks of what belongs to the task's owner."""
         return "your" if self.is_owner else "the user's"
 
-    def owner_can(self, act: str, command: str) -> str:
+    def advice_for_owner(self, act: str, command: str) -> str:
         """Return the advice to do what only the task's owner can do.
 
-        >>> Audience().owner_can("lower its timeout", "overnight edit --timeout")
+        >>> OWNER.advice_for_owner("lower its timeout", "overnight edit --timeout")
         'lower its timeout with `overnight edit --timeout`'
+        >>> OPERATOR.advice_for_owner("lower its timeout", "overnight edit --timeout")
+        'its owner can lower its timeout with `overnight edit --timeout`'
         """
         advice = f"{act} with `{command}`"
         return advice if self.is_owner else f"its owner can {advice}"
 
-    def operator_can(self, act: str, command: str) -> str:
+    def advice_for_operator(self, act: str, command: str) -> str:
         """Return the advice to do what only an operator can do.
 
-        >>> Audience().operator_can("raise the limit", "overnight user limits")
+        >>> OPERATOR.advice_for_operator("raise the limit", "overnight user limits")
+        'raise the limit with `overnight user limits`'
+        >>> OWNER.advice_for_operator("raise the limit", "overnight user limits")
         'ask an operator to raise the limit'
         """
         return f"{act} with `{command}`" if self.is_operator else f"ask an operator to {act}"

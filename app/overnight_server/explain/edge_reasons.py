@@ -35,7 +35,7 @@ def cancelled_by_parent_reason(task: Row, parents: Sequence[Row], audience: Audi
     advice = (
         "nothing failed, so it was not needed"
         if failure == CancelReason.NOT_NEEDED
-        else audience.owner_can("run those that failed again", "overnight retry")
+        else audience.advice_for_owner("run those that failed again", "overnight retry")
         + ", and it is restored with them"
     )
     return Reason(

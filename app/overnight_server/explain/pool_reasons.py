@@ -19,9 +19,9 @@ def pause_reason(
     pause = facts.pause
     command = f"overnight resume {option}"
     if facts.is_own and (audience.is_owner or not audience.is_operator):
-        advice = audience.owner_can("end the pause", "overnight resume --me")
+        advice = audience.advice_for_owner("end the pause", "overnight resume --me")
     else:
-        advice = audience.operator_can("end the pause", command)
+        advice = audience.advice_for_operator("end the pause", command)
     note = f" ({pause.note})" if pause.note else ""
     since = pause.paused_at
     return Reason(
@@ -93,7 +93,7 @@ def _able_pools(facts: TaskFacts) -> list[PoolFacts]:
 
 def _no_worker(facts: TaskFacts) -> Reason:
     draining = [worker_id for pool in facts.pools for worker_id in pool.draining]
-    start = facts.audience.operator_can("start one", "overnight worker")
+    start = facts.audience.advice_for_operator("start one", "overnight worker")
     message = f"no worker is alive: {start}"
     if draining:
         is_one = len(draining) == 1
@@ -101,7 +101,7 @@ def _no_worker(facts: TaskFacts) -> Reason:
             f"{'the only live worker drains' if is_one else 'all live workers drain'}"
             f" ({join_names(draining[:MAX_LISTED], len(draining))}) and"
             f" {'accepts' if is_one else 'accept'} no new tasks: "
-            + facts.audience.operator_can(
+            + facts.audience.advice_for_operator(
                 "let one accept tasks again", f"overnight drain {draining[0]} --undo"
             )
             + (
@@ -127,7 +127,7 @@ def _no_free_slot(pools: Sequence[PoolFacts], audience: Audience) -> Reason:
         code=ReasonCode.SLOTS,
         scope=ReasonScope.DEPLOYMENT,
         message=f"no slot is free in {join_names(texts)}: one must become free, or"
-        f" {audience.operator_can('start another worker', 'overnight worker')}",
+        f" {audience.advice_for_operator('start another worker', 'overnight worker')}",
         details={"pools": counts},
     )
 
@@ -147,7 +147,7 @@ def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
         )
     else:
         names = ",".join(missing[nearest])
-        advice = f"{nearest} lacks {names}; " + facts.audience.operator_can(
+        advice = f"{nearest} lacks {names}; " + facts.audience.advice_for_operator(
             "start a worker that offers them", f"overnight worker --capabilities {names}"
         )
     return Reason(

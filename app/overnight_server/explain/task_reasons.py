@@ -160,11 +160,13 @@ def _limiting_stage(facts: TaskFacts, best: PassOutcome) -> Stage:
 
 
 def _more_urgent(facts: TaskFacts) -> str:
-    return facts.audience.owner_can("make this task more urgent", "overnight edit --priority")
+    return facts.audience.advice_for_owner(
+        "make this task more urgent", "overnight edit --priority"
+    )
 
 
 def _lower_timeout(facts: TaskFacts) -> str:
-    return facts.audience.owner_can("lower its timeout", "overnight edit --timeout")
+    return facts.audience.advice_for_owner("lower its timeout", "overnight edit --timeout")
 
 
 def _room(facts: TaskFacts) -> int:
@@ -183,7 +185,7 @@ def _not_ready(facts: TaskFacts) -> Iterator[Reason]:
             code=ReasonCode.START_AT,
             scope=ReasonScope.TASK,
             message=f"the task {due} {format_instant(start_at)}: wait, or "
-            + facts.audience.owner_can("change its start", "overnight edit --at"),
+            + facts.audience.advice_for_owner("change its start", "overnight edit --at"),
             details={"start_at": start_at},
         )
     elif task["state"] == State.RETRYING:
@@ -239,7 +241,7 @@ def _approve_or_ask(facts: TaskFacts, act: str) -> str:
     audience = facts.audience
     if audience.is_owner and (audience.is_operator or not facts.task["budget_by_operator"]):
         return f"{act} with `overnight approve`"
-    return audience.operator_can(act, "overnight approve --all-users")
+    return audience.advice_for_operator(act, "overnight approve --all-users")
 
 
 def _budgets(facts: TaskFacts) -> Iterator[Reason]:
@@ -323,7 +325,7 @@ def _raise_budget(facts: TaskFacts, budget: Budget) -> str:
     asks = facts.task.get("requested_budget") == budget.value
     if budget is Budget.TASK or (budget is Budget.DAG and asks):
         return _approve_or_ask(facts, "approve more")
-    return facts.audience.operator_can("raise it", RAISED_BY[budget])
+    return facts.audience.advice_for_operator("raise it", RAISED_BY[budget])
 
 
 def _without_answer(task: Mapping[str, Any], budget: Budget) -> str:
@@ -398,9 +400,9 @@ def _plan_concurrency(facts: TaskFacts) -> Iterator[Reason]:
         return
     audience = facts.audience
     disabled_at = facts.task["disabled_at"]
-    raise_limit = audience.operator_can("raise the limit", "overnight user limits")
+    raise_limit = audience.advice_for_operator("raise the limit", "overnight user limits")
     if disabled_at is not None:
-        enable = audience.operator_can("enable the user again", "overnight user enable")
+        enable = audience.advice_for_operator("enable the user again", "overnight user enable")
         message = f"the user is disabled since {format_instant(disabled_at)}: {enable}"
     elif most == 0:
         message = f"{audience.whose} limit is 0 tasks at once: {raise_limit}"
@@ -429,7 +431,7 @@ def _monthly_hours(facts: TaskFacts) -> Iterator[Reason]:
     if needs <= left:
         return
     resets_at = task["resets_at"]
-    raise_limit = facts.audience.operator_can("raise the limit", "overnight user limits")
+    raise_limit = facts.audience.advice_for_operator("raise the limit", "overnight user limits")
     needed = f"needs {format_duration(needs)}"
     rest = f"{format_duration(left)} left until {format_instant(resets_at)}"
     if limit == 0:
@@ -522,7 +524,7 @@ def _final_state(facts: TaskFacts) -> Reason:
         State.CANCELLED: "was cancelled",
     }[state]
     because = f" ({failure})" if failure and failure != state else ""
-    again = facts.audience.owner_can("run it again", "overnight retry")
+    again = facts.audience.advice_for_owner("run it again", "overnight retry")
     advice = ""
     if state is State.CANCELLED:
         advice = f": {again} if it is still needed"

@@ -1,9 +1,9 @@
 """Simulates nights in a process of its own, so that a forecast delays no other request.
 
-A simulation computes for up to a second. In a thread of the API it would hold the interpreter lock,
-and every other request would wait for it at each of its steps. The process is started with the
-first forecast; it has no secret and no connection, and it ends when the API's end of its pipe is
-closed, whatever closes it.
+A simulation computes for about a second, two in a very large deployment. In a thread of the API it
+would hold the interpreter lock, and every other request would wait for it at each of its steps. The
+process is started with the first forecast; it has no secret and no connection, and it ends when the
+API's end of its pipe is closed, whatever closes it.
 """
 
 import os

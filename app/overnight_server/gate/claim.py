@@ -380,7 +380,7 @@ def _open_capacity(row: ResultRow, claim_settings: ClaimSettings) -> Capacity:
 
 
 def pool_capacity(row: ResultRow, claim_settings: ClaimSettings) -> Capacity:
-    """Return what a pool can run, from a row of the statement `pool_capacity`."""
+    """Return what a pool could run if it is not paused, from a row of `pool_capacity`."""
     free = row.slots - row.singles - row.bundles
     if claim_settings.slots_max is not None:
         free = min(free, claim_settings.slots_max - row.in_all_pools)

@@ -18,7 +18,7 @@ def list_agents(
 
 
 def get_agent(db: Db, user_id: UserId, agent_id: str) -> RegisteredAgent:
-    """Return one of the user's agents; raise AgentNotFound if there is none such."""
+    """Return one of the user's agents; raise AgentNotFound if there is no such agent."""
     agents = _read_agents(db, {"user_id": user_id, "agent_id": agent_id, "after": None, "limit": 1})
     if not agents:
         raise AgentNotFound

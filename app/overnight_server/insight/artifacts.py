@@ -20,7 +20,7 @@ def list_artifacts(db: Db, user_id: UserId, task_id: TaskId) -> list[Artifact]:
 
 
 def get_artifact(db: Db, user_id: UserId, artifact_id: ArtifactId) -> tuple[Artifact, Any]:
-    """Return one artifact and its content; raise ArtifactNotFound if the user has none such."""
+    """Return one artifact and its content; raise ArtifactNotFound if there is no such artifact."""
     params = {"user_id": user_id, "artifact_id": artifact_id}
     row = db.atomically(lambda tx: tx.execute(statement("view_artifact"), params).one_or_none())
     if row is None:

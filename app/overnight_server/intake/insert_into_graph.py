@@ -22,7 +22,10 @@ from overnight_server.store.statements import statement
 
 
 def insert_dag_row_of_lone_task(tx: Connection, task_id: UUID) -> None:
-    """Insert the graph row of a lone task, which has none until a second task joins it."""
+    """Insert the graph row of a task that is alone in its graph.
+
+    Such a task has no graph row; it needs one before a second task joins its graph.
+    """
     params = {"task_id": task_id}
     tx.execute(statement("mark_has_dag_row"), params).one()
     tx.execute(statement("insert_dag_of_lone_task"), params)

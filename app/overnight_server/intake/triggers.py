@@ -76,7 +76,7 @@ def add_trigger(
 
 
 def drop_trigger(db: Db, user_id: UserId, trigger_id: TriggerId, *, actor: str) -> None:
-    """Withdraw a trigger that has not fired; raise TriggerNotFound if the user has none such."""
+    """Withdraw a trigger that has not fired; raise TriggerNotFound if there is no such one."""
 
     def work(tx: Connection) -> None:
         lanes.lock(tx, [user_id])

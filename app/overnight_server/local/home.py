@@ -164,7 +164,7 @@ class Home:
         write_private(self._connection_path, json.dumps(asdict(connection), indent=2) + "\n")
 
     def unpublish(self) -> None:
-        """Delete connection.json."""
+        """Delete connection.json if it exists."""
         self._connection_path.unlink(missing_ok=True)
 
     @property

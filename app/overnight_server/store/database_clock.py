@@ -18,7 +18,10 @@ class DatabaseClock:
         self._difference = time.time() - time.monotonic()
 
     def now(self) -> float:
-        """Return the seconds since 1970 by the database's clock."""
+        """Return the seconds since 1970 by an estimate of the database's clock.
+
+        Before the first connection it is the clock of this host.
+        """
         return time.monotonic() + self._difference
 
     def observe(self, database_time: float, sent_at: float, received_at: float) -> None:

@@ -1,10 +1,10 @@
 """Lets a process compute one thing of a user at a time; equal requests share one answer.
 
-A forecast takes up to a few seconds of one core, and an explanation many reads. Without this, one
-user's many requests would compute the same thing many times while others wait. Each API process
-counts for itself: with `api --processes N` at most N forecasts of one user are computed at once,
-one in each process. That is bounded by what the operator chose; to share answers between processes
-they would have to be stored, which costs more than it saves.
+A forecast takes about a second of one core, two in a very large deployment, and an explanation many
+reads. Without this, one user's many requests would compute the same thing many times while others
+wait. Each API process counts for itself: with `api --processes N` at most N forecasts of one user
+are computed at once, one in each process. That is bounded by what the operator chose; to share
+answers between processes they would have to be stored, which costs more than it saves.
 """
 
 from collections import Counter

@@ -11,7 +11,7 @@ from overnight.handlers.registry import Handler
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
 from overnight.models.agents import Child
 from overnight.models.json_values import check_object
-from overnight_server.control.claim_tokens import issue
+from overnight_server.control.claim_tokens import token_of
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
 from overnight_server.mask import mask_secrets
@@ -68,7 +68,7 @@ class RunContext(Context):
         self._lock = Lock()
 
     def _claim_token(self) -> str | None:
-        return issue(self._claim)
+        return token_of(self._claim)
 
     @property
     def stop_reason(self) -> str | None:
@@ -111,7 +111,7 @@ class RunContext(Context):
             self._send_progress()
 
     def take_progress(self) -> dict[str, Any] | None:
-        """Return the progress reported since the last call, or None; for the heartbeat."""
+        """Return and clear the latest progress; None if there is none since the last call."""
         with self._lock:
             progress, self._progress = self._progress, None
         return progress

@@ -10,8 +10,8 @@ from anyio import CapacityLimiter, to_thread
 from overnight.errors import Overloaded, TooManyRequests
 from overnight_server.store.db import Db, Timeouts
 
-#: How many calls run at once. They compute in Python, where one thread runs at a time: with two of
-#: them, every other request would wait for both at each of its steps.
+#: How many calls run at once. Their thread reads from Postgres and waits for the process that
+#: simulates, which computes one simulation at a time.
 MAX_RUNNING: Final = 1
 #: How many calls may wait or run, in all and for one caller.
 MAX_CALLS: Final = 40

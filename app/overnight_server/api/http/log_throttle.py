@@ -1,4 +1,4 @@
-"""Log lines about refused requests, at most a few in a time, with the number of lines left out.
+"""Log lines about refused requests, at most 10 in 10 seconds, with the number of lines left out.
 
 Whoever sends bad requests must not fill the log.
 """
@@ -44,7 +44,7 @@ class LogThrottle:
                 emit(LogEvent.LOG_LINES_LEFT_OUT, lines=name, count=count - MAX_LINES)
 
     def emit(self, event: LogEvent, **fields: object) -> None:
-        """Write a log event, unless there were too many of its kind."""
+        """Write a log event, unless 10 of its kind were written in this period of 10 s."""
         if self.allows(event.log_name):
             emit(event, **fields)
 

@@ -36,7 +36,7 @@ from overnight_server.control.agents import (
     PullAgentDescription,
     record_poll,
 )
-from overnight_server.control.claim_tokens import ClaimHolder, issue
+from overnight_server.control.claim_tokens import ClaimHolder, token_of
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.results import Raised
@@ -98,7 +98,10 @@ def list_own_agents(
     limit: Limit = PAGE,
     before: BeforeName = None,
 ) -> list[RegisteredAgent]:
-    """List the caller's agents, ordered by name; the Link header leads to the next page."""
+    """List the caller's agents, ordered by name; the Link header leads to the next page.
+
+    `before` is the cursor of the previous page: the list continues after the name in it.
+    """
     items = list_agents(deps.db, caller.user_id, after=name_cursor(before), limit=limit + 1)
     return paginate(request, response, items, limit, lambda agent: encode_name_cursor(agent.name))
 
@@ -230,7 +233,7 @@ def _serialize(deps: Dependencies, registration: AgentRegistration, held_claim: 
         spent_usd=run.spent_usd,
         claim_ttl_seconds=registration.claim_ttl.total_seconds(),
         lease_seconds=registration.lease.total_seconds(),
-        token=issue(run.claim),
+        token=token_of(run.claim),
     )
     return work.model_dump_json().encode()
 
