@@ -82,7 +82,11 @@ class LogEvent(Enum):
         "queue_id epoch state reason holder",
         "A sweep ended a run whose worker stopped sending heartbeats, or which overran its time.",
     )
-    TASK_REVIVED = (INFO, "queue_id actor", "An operator put a finished task back into the queue.")
+    TASK_REVIVED = (
+        INFO,
+        "queue_id actor",
+        "The owner or an operator put a finished task back into the queue.",
+    )
     TASK_CANCELLED = (INFO, "queue_id actor reason", "A task that was not running was cancelled.")
     CANCEL_REQUESTED = (INFO, "queue_id actor", "A running task was requested to stop.")
     RUN_KILLED = (

@@ -58,7 +58,7 @@ def test_the_table_has_each_move_as_the_code_defines_it(event: LifecycleEvent) -
 
     assert sorted(NAME.findall(sources)) == sorted(move.sources)
     assert target == f"`{move.target}`" + (f" via `{move.via}`" if move.via else "")
-    assert (who == "operator") == (move.by is Actor.OPERATOR)
+    assert (who == "owner, operator") == (move.by is Actor.PERSON)
     assert who
     assert meaning
 

@@ -52,11 +52,11 @@ def test_only_a_revive_makes_an_ended_task_run_again() -> None:
     assert leaving == {LifecycleEvent.REVIVE}
 
 
-def test_only_an_operator_moves_an_ended_task() -> None:
+def test_only_a_person_moves_an_ended_task() -> None:
     moving = {event for event, move in MOVES.items() if move.sources & FINAL}
-    by_operator = {event for event, move in MOVES.items() if move.by is Actor.OPERATOR}
+    by_person = {event for event, move in MOVES.items() if move.by is Actor.PERSON}
 
-    assert moving == by_operator == {LifecycleEvent.DISCARD, LifecycleEvent.REVIVE}
+    assert moving == by_person == {LifecycleEvent.DISCARD, LifecycleEvent.REVIVE}
 
 
 def test_nothing_ever_leaves_completed() -> None:

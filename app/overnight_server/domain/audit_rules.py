@@ -103,7 +103,7 @@ AUDIT_RULES: Final[dict[str, AuditRule]] = {
     "triggers": AuditRule(
         SubjectKind.GRAPH,
         "a trigger did not become due with its graph, or submitted a graph of another user",
-        "Drop the trigger and add it again.",
+        "Remove the trigger if it has not fired, and add it again; otherwise accept the finding.",
     ),
     "claims": AuditRule(
         SubjectKind.TASK,

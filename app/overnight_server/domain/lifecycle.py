@@ -65,10 +65,10 @@ class LifecycleEvent(StrEnum):
 
 
 class Actor(StrEnum):
-    """Who may make a move."""
+    """Who makes a move: the deployment, or only a person (the owner or an operator)."""
 
     SYSTEM = "system"
-    OPERATOR = "operator"
+    PERSON = "person"
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,9 @@ MOVES: dict[LifecycleEvent, Move] = {
     LifecycleEvent.PROMOTE: _move({State.RETRYING}, State.READY),
     LifecycleEvent.CANCEL: _move(OPEN, State.CANCELLED),
     # A dead letter that is resolved by `cancel`; its task has ended already.
-    LifecycleEvent.DISCARD: _move({State.DEAD_LETTERED}, State.CANCELLED, by=Actor.OPERATOR),
+    LifecycleEvent.DISCARD: _move({State.DEAD_LETTERED}, State.CANCELLED, by=Actor.PERSON),
     LifecycleEvent.REVIVE: _move(
-        {State.DEAD_LETTERED, State.CANCELLED}, State.PENDING, by=Actor.OPERATOR
+        {State.DEAD_LETTERED, State.CANCELLED}, State.PENDING, by=Actor.PERSON
     ),
 }
 

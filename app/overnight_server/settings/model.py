@@ -240,8 +240,8 @@ class Settings(BaseModel):
     rate_limit_per_second: Annotated[float, NumberRange(0, 100_000)] = Field(
         default=500,
         description="The number of requests that one user may make per second on average, with all "
-        "keys together and over all API processes; 0 means no limit. A forecast or a plan counts "
-        "as several requests.",
+        "keys together and over all API processes; 0 means no limit. A forecast, a plan, an "
+        "explanation or a usage breakdown counts as 20 requests.",
     )
     rate_limit_burst: Annotated[int, NumberRange(1, 1_000_000)] = Field(
         default=2000,
@@ -430,8 +430,7 @@ class Settings(BaseModel):
     )
     queue_max_size: Annotated[int, NumberRange(1, 100_000_000), Alias("AG_QUEUE_MAX_SIZE")] = Field(
         default=1_000_000,
-        description="The number of tasks that may wait in the whole deployment; 50 is the single- "
-        "director mode.",
+        description="The number of tasks that may wait in the whole deployment.",
     )
     max_tasks_per_dag: Annotated[int, NumberRange(1, 100_000)] = Field(
         default=1000, description="The number of tasks that one graph may have."

@@ -19,6 +19,7 @@ MAX_CALLS_PER_CALLER: Final = 4
 #: A statement of a forecast reads the queue once; one that takes longer would only pile up.
 TIMEOUTS: Final = Timeouts(statement=5.0)
 RETRY_AFTER_SECONDS: Final = 2
+EXPENSIVE: Final = "forecasts, plans, explanations and usage breakdowns"
 
 T = TypeVar("T")
 
@@ -46,10 +47,10 @@ class ExpensiveCalls:
             raise TooManyRequests(
                 RETRY_AFTER_SECONDS,
                 {},
-                f"{MAX_CALLS_PER_CALLER} of your forecasts and plans are being computed",
+                f"{MAX_CALLS_PER_CALLER} of your {EXPENSIVE} are being computed",
             )
         if self._calls.total() >= MAX_CALLS:
-            raise Overloaded("too many forecasts and plans are being computed", RETRY_AFTER_SECONDS)
+            raise Overloaded(f"too many {EXPENSIVE} are being computed", RETRY_AFTER_SECONDS)
         self._calls[caller] += 1
         try:
             yield

@@ -51,7 +51,7 @@ def show(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show one dead letter with every run that counted as an attempt. Needs an admin key."""
+    """Show one dead letter with every run that spent an attempt. Needs an admin key."""
     with connection.client(url, api_key_file, as_admin=True) as client:
         letter = client.admin.dead_letter(_resolve(client, task))
     if as_json:

@@ -83,7 +83,7 @@ def release(
 ) -> None:
     """Release the locks of a task: kill its run and return the task to the queue.
 
-    The run does not count as an attempt.
+    The run spends no attempt.
     """
     with connection.client(url, api_key_file, as_admin=True) as client:
         released = client.admin.release_locks(_resolve(client, user, task))

@@ -85,7 +85,7 @@ def _explanation(report: RunReport, printed: set[str]) -> Iterator[str]:
 
 def _from_attempt(attempt: "Attempt") -> RunReport:
     started, ended = attempt.started_at, attempt.ended_at
-    not_counted = "" if attempt.spent or ended is None else " (does not count as an attempt)"
+    not_counted = "" if attempt.spent or ended is None else " (spent no attempt)"
     return RunReport(
         label=f"run {attempt.epoch}{not_counted}",
         agent=attempt.agent,
