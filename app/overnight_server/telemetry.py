@@ -437,7 +437,7 @@ _LIBRARIES_WITH_HANDLERS: Final = (
     "celery.task",
 )
 _VERBOSE_LIBRARIES: Final = ("alembic", "httpx2", "httpcore2", "asyncio", "tornado.access")
-# The log format (design document S002) writes WARN where Python writes WARNING.
+# The specified log format has WARN where Python has WARNING.
 _LEVEL_NAMES: Final = {"warning": "WARN", "exception": "ERROR"}
 # S002 quotes an error even if it has no space; messages are quoted alike.
 _ALWAYS_QUOTED: Final = ("error", "msg")

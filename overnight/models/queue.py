@@ -1,4 +1,4 @@
-"""Models of the single-queue API, with the field names of its design document."""
+"""Models of the single-queue API, with the field names of its original specification."""
 
 from datetime import datetime
 from typing import Annotated, Any

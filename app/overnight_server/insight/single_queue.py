@@ -15,7 +15,7 @@ from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-# The design's name for each status.
+# The name of each status in the original interface specification.
 STATE_NAME: Mapping[Status, str] = {
     Status.PENDING: "pending",
     Status.CLAIMED: "dispatching",
@@ -106,7 +106,7 @@ def _entry(row: RowMapping) -> QueuedTask:
     )
 
 
-# A producer may put anything into `spec`; a value of another type than the design's is left out.
+# A producer may put anything into `spec`; a value of an unexpected type is left out.
 def _text(value: object) -> str | None:
     return value if isinstance(value, str) else None
 

@@ -1,4 +1,4 @@
-"""Classes that the design documents name, over the same gate and transactions as everything else.
+"""Classes of the original interface specification, over the same gate and transactions as all else.
 
 docs/reference/python-services.md shows how to use them.
 """

@@ -61,7 +61,7 @@ class LegalValues:
 
 @dataclass(frozen=True)
 class Alias:
-    """Gives a setting a second environment name, from another design document."""
+    """Gives a setting a second environment name, from the original interface specification."""
 
     env: str
 

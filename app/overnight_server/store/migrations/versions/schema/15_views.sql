@@ -1,6 +1,6 @@
 -- Views. They run with the rights of the role that reads them, so row-level security applies.
 
--- A user's limits and usage under the names of the design documents. The hours used are read from the
+-- A user's limits and usage under the names of the original interface specification. The hours used are read from the
 -- lane; there is no second copy.
 CREATE VIEW user_limits WITH (security_invoker = true) AS
 SELECT u.id AS user_id,
