@@ -26,9 +26,10 @@ PLAIN_MODULES = {
 # Terms that a reader needs; the glossary has more.
 KEY_TERMS = """
 task, type, payload, handler, dag, edge, state, status, move, event, priority,
-run, attempt, claim, epoch, token, lease, heartbeat, verdict, settle, stale result, hand back,
-retry, dead letter, poison, revive, bundle, idle listener, row-level security, simulation,
-user, plan, lane, gate, lock key, slot, agent, pool, skipped by pool, capability, ledger, cycle,
+run, attempt, claim, epoch, claim's token, lease, heartbeat, verdict, settle, stale result,
+hand back, retry, dead letter, poison, revive, bundle, idle listener, row-level security,
+simulation, user, plan, lane, gate, lock key, slot, agent, pool, skipped by pool, capability,
+ledger, cycle,
 deployment, local stack, home, dispatcher, wake-up, sweep, reaper, promoter, beat, idempotency key
 """
 
