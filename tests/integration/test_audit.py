@@ -2,7 +2,6 @@
 
 import logging
 import random
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -186,7 +185,7 @@ def _busy_user(deployment: Deployment) -> UserId:
     return user
 
 
-SECONDS = 3.0
+ACTS = 12
 THREADS = 8
 BRIEF = RetryRules(Strategy.IMMEDIATE)
 ENDINGS = (
@@ -225,19 +224,18 @@ def test_eight_threads_of_mixed_acts_cause_no_deadlock_and_no_drift(
 ) -> None:
     users = [deployment.user(max_concurrent_agents=4) for _ in range(3)]
     deployment.agent(slots=20)
-    deadline = time.monotonic() + SECONDS
     anybody = partial(connect, role=None)  # has the rights of every role
     crowd = [
-        Rival(anybody, f"crowd-{n}", _do_random_acts, users, random.Random(n), deadline)
+        Rival(anybody, f"crowd-{n}", _do_random_acts, users, random.Random(n))
         for n in range(THREADS)
     ]
 
     for rival in crowd:
         rival.start()
-    done = sum(rival.answer() for rival in crowd)
+    for rival in crowd:
+        rival.answer()
 
     assert _deadlocks(deployment) == 0
-    assert done > THREADS * 2
     assert audit_all(deployment.dispatcher) == 0
     assert deployment.rows(WRONG_DEPTH) == []
     assert deployment.rows(UNTRUE_DAGS) == []
@@ -245,18 +243,15 @@ def test_eight_threads_of_mixed_acts_cause_no_deadlock_and_no_drift(
     assert deployment.rows(BILLED_WRONGLY) == []
 
 
-def _do_random_acts(db: Db, users: list[UserId], chance: random.Random, deadline: float) -> int:
-    """Do random acts one after another until the deadline; return how many."""
-    done = 0
-    while time.monotonic() < deadline:
+def _do_random_acts(db: Db, users: list[UserId], chance: random.Random) -> None:
+    """Do random acts one after another."""
+    for _ in range(ACTS):
         user = chance.choice(users)
         chance.choice(
             [_submit_some, _submit_some, _serve, _serve, _serve, _cancel_one, _change_plan, _sweep]
         )(db, user, chance)
-        done += 1
     # a session publishes its statistics when it ends
     db.close()
-    return done
 
 
 def _submit_some(db: Db, user: UserId, chance: random.Random) -> None:

@@ -12,7 +12,7 @@ from overnight_server.store.db import Db, Timeouts
 from overnight_server.store.statements import sources
 from tests.support.wait import wait_until
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 Connect = Callable[..., Db]
 
 
