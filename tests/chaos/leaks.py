@@ -32,8 +32,9 @@ class ConnectionLimit(NamedTuple):
 # by faults, and would grow with every fault.
 LIMITS: Final = {
     # To Postgres the pools for users' requests and for pull agents, and one for admins. To Redis
-    # one for each request that was served at the same time, including abandoned ones.
-    "api": ConnectionLimit(postgres=11, redis=20),
+    # one for each of the 40 threads that serve requests, if all of them were busy at the same
+    # time, and those of wake-ups and of the publisher.
+    "api": ConnectionLimit(postgres=11, redis=44),
     "dispatcher": ConnectionLimit(postgres=2, redis=4),
     # To Redis six as a worker, one for wake-ups, and those that Celery keeps for remote control.
     "maintenance": ConnectionLimit(postgres=2, redis=12),
