@@ -80,6 +80,22 @@ def kill_living(pids: list[int]) -> int:
     return len(living)
 
 
+def reap_children() -> tuple[dict[int, int], bool]:
+    """Collect the ended children of this process, adopted ones too, without waiting.
+
+    Return the wait status of each by its pid, and whether any child is left.
+    """
+    statuses: dict[int, int] = {}
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return statuses, False
+        if pid == 0:
+            return statuses, True
+        statuses[pid] = status
+
+
 def _has_child_lists() -> bool:
     """Return whether this kernel lists the children of a thread; most do."""
     return Path("/proc/thread-self", CHILD_LIST).exists()

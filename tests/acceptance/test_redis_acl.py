@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from urllib.parse import quote, urlsplit
 from uuid import uuid4
 
@@ -31,6 +32,7 @@ from tests.support.flower import SIGN_IN, Flower
 from tests.support.servers import redis_server
 from tests.support.wait import wait_until
 from tests.support.workers import (
+    Worker,
     WorkerHarness,
     is_gone,
     running,
@@ -177,68 +179,75 @@ CHANGES: tuple[tuple[str, dict[str, object]], ...] = (
 )
 
 
-def test_flower_can_neither_stop_nor_change_a_worker(
+FlowerAndWorker = tuple[Publisher, WorkerHarness, Worker]
+
+
+@pytest.fixture
+def flower_and_worker(
     guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
-) -> None:
+) -> Iterator[FlowerAndWorker]:
+    """A running worker, and what Flower's user of Redis can send to it."""
     _, urls = guarded
     with working_deployment(postgres, template) as deployment:
         url = deployment.owner.engine.url.render_as_string(hide_password=False)
         settings = worker_settings(url, urls[SERVICE], redis_key_prefix=PREFIX)
-        flower = Publisher(worker_settings(url, urls[FLOWER], redis_key_prefix=PREFIX))
-        harness = WorkerHarness(deployment, settings, Publisher(settings), deployment.user())
-        with running_worker(settings) as worker:
-            task_id = harness.send("sleep", {"seconds": 600})
-            row = deployment.row(task_id)
-            claim = Claim(task_id, row["epoch"], row["token"])
-            [child] = worker.children()
+        flower_settings = worker_settings(url, urls[FLOWER], redis_key_prefix=PREFIX)
+        with (
+            closing(Publisher(flower_settings)) as flower,
+            closing(Publisher(settings)) as publisher,
+            running_worker(settings) as worker,
+        ):
+            yield flower, WorkerHarness(deployment, settings, publisher, deployment.user()), worker
 
-            for command, arguments in CHANGES:
-                flower._celery.control.broadcast(command, arguments=arguments)
-            flower._celery.control.revoke(message_id(claim), terminate=True, signal="SIGKILL")
-            flower.terminate(Claim(claim.task_id, claim.epoch, uuid4()))
-            # The worker answers commands in their order.
-            assert flower._celery.control.ping(timeout=5), worker.log_text()
 
-            assert [process.pid for process in worker.children()] == [child.pid]
-            assert deployment.state(task_id) == "running"
+def test_flower_can_neither_stop_nor_change_a_worker(
+    flower_and_worker: FlowerAndWorker,
+) -> None:
+    flower, harness, worker = flower_and_worker
+    deployment = harness.deployment
+    task_id = harness.send("sleep", {"seconds": 600})
+    row = deployment.row(task_id)
+    claim = Claim(task_id, row["epoch"], row["token"])
+    [child] = worker.children()
 
-            harness.publisher.terminate(claim)
-            wait_until(lambda: is_gone(child), what="the run to be killed")
-            wait_until(lambda: deployment.state(task_id) != "running", what="its end")
-            cancel(deployment.app, harness.user, task_id, actor="human:test")
-            harness.reaches(harness.send("echo"), "completed", timeout=60)
-        flower.close()
-        harness.publisher.close()
+    for command, arguments in CHANGES:
+        flower._celery.control.broadcast(command, arguments=arguments)
+    flower._celery.control.revoke(message_id(claim), terminate=True, signal="SIGKILL")
+    flower.terminate(Claim(claim.task_id, claim.epoch, uuid4()))
+    # The worker answers commands in their order.
+    assert flower._celery.control.ping(timeout=5), worker.log_text()
+
+    assert [process.pid for process in worker.children()] == [child.pid]
+    assert deployment.state(task_id) == "running"
+
+    harness.publisher.terminate(claim)
+    wait_until(lambda: is_gone(child), what="the run to be killed")
+    wait_until(lambda: deployment.state(task_id) != "running", what="its end")
+    cancel(deployment.app, harness.user, task_id, actor="human:test")
+    harness.reaches(harness.send("echo"), "completed", timeout=60)
 
 
 SHOWN = ("active", "reserved", "scheduled", "revoked", "stats", "conf", "registered")
 
 
 def test_no_reply_to_flower_contains_the_token_of_a_claim(
-    guarded: tuple[EmbeddedRedis, dict[str, str]], postgres: EmbeddedPostgres, template: str
+    flower_and_worker: FlowerAndWorker,
 ) -> None:
     """With the token, whoever reads the page of a worker could act as the run."""
-    _, urls = guarded
-    with working_deployment(postgres, template) as deployment:
-        url = deployment.owner.engine.url.render_as_string(hide_password=False)
-        settings = worker_settings(url, urls[SERVICE], redis_key_prefix=PREFIX)
-        flower = Publisher(worker_settings(url, urls[FLOWER], redis_key_prefix=PREFIX))
-        harness = WorkerHarness(deployment, settings, Publisher(settings), deployment.user())
-        with running_worker(settings) as worker:
-            task_id = harness.send("sleep", {"seconds": 600})
+    flower, harness, worker = flower_and_worker
+    deployment = harness.deployment
+    task_id = harness.send("sleep", {"seconds": 600})
 
-            replies = {
-                command: str(flower._celery.control.broadcast(command, reply=True, limit=1))
-                for command in SHOWN
-            }
+    replies = {
+        command: str(flower._celery.control.broadcast(command, reply=True, limit=1))
+        for command in SHOWN
+    }
 
-            assert all(reply != "[]" for reply in replies.values()), worker.log_text()
-            assert show_task(task_id) in replies["active"]
-            token = str(deployment.row(task_id)["token"])
-            assert not [command for command, reply in replies.items() if token in reply]
-            cancel(deployment.app, harness.user, task_id, actor="human:test")
-        flower.close()
-        harness.publisher.close()
+    assert all(reply != "[]" for reply in replies.values()), worker.log_text()
+    assert show_task(task_id) in replies["active"]
+    token = str(deployment.row(task_id)["token"])
+    assert not [command for command, reply in replies.items() if token in reply]
+    cancel(deployment.app, harness.user, task_id, actor="human:test")
 
 
 def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str]]) -> None:

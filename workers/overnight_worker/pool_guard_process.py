@@ -28,7 +28,7 @@ import sys
 import time
 from pathlib import Path
 
-from overnight_server.process_tree import descendants, kill_living
+from overnight_server.process_tree import descendants, kill_living, reap_children
 
 # How long to wait for processes that were killed: one that waits for a disk dies when that answers,
 # and runs no more code until then.
@@ -121,15 +121,9 @@ class Guard:
 
     def _reap(self) -> bool:
         """Collect ended child processes, adopted ones too; return False when none is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self._run_process:
-                self._status = status
+        statuses, any_left = reap_children()
+        self._status = statuses.get(self._run_process, self._status)
+        return any_left
 
 
 def memory_kb(pids: list[int], limit_kb: int) -> int:

@@ -85,10 +85,11 @@ class SimulationProcess:
         return self._process
 
     def _kill(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            with self._process:
-                self._process = None
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            with process:  # closes its pipes and waits for its end
+                pass
 
 
 def _pipes(process: subprocess.Popen[bytes]) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from overnight_server.process_tree import (
     become_subreaper,
     descendants,
     kill_living,
+    reap_children,
     signal_on_parent_death,
 )
 
@@ -202,16 +203,11 @@ class _Guard:
 
     def _reap(self) -> bool:
         """Collect ended children, adopted ones included; return False when no child is left."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return False
-            if pid == 0:
-                return True
-            if pid == self.service:
-                code = os.waitstatus_to_exitcode(status)
-                self.exit_code = code if code >= 0 else 128 - code
+        statuses, any_left = reap_children()
+        if self.service in statuses:
+            code = os.waitstatus_to_exitcode(statuses[self.service])
+            self.exit_code = code if code >= 0 else 128 - code
+        return any_left
 
     def _clean_up(self) -> None:
         """Kill processes the service left behind, also those that moved to another session."""
