@@ -88,7 +88,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--drain",
         type=_seconds,
         default=120,
-        help="seconds that the stack may take to finish all tasks",
+        help="after the faults, seconds in which at least one task must end until all have",
     )
     parser.add_argument(
         "--at-least",

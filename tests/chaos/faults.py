@@ -213,9 +213,13 @@ def _refused_writes(client: Redis) -> int:
 
 
 def fill_disk(injector: FaultInjector, random: Random, step: Step) -> str | None:
-    """Let the log of a service not grow any further, as on a disk that is full."""
+    """Let the log of a service not grow any further, as on a disk that is full.
+
+    The limit also applies to files in memory, which a full disk does not, and a process makes one
+    while it starts: only a service whose start is complete is hit.
+    """
     processes = _processes(injector.stack.pids(step.on))
-    if _running_service(injector, step.on) is None or not processes:
+    if _started_service(injector, step.on) is None or not processes:
         return None
     size, seconds = injector.stack.log_size(step.on), random.uniform(1, 4)
     _limit_files(processes, size)
@@ -364,10 +368,14 @@ def _started_service(injector: FaultInjector, name: str) -> Service | None:
     service = _running_service(injector, name)
     if service is None or service.process is None:
         return None
-    joined = rf"queue=worker_joined worker=\S*:{service.process.pid}:"
-    if service.command == "worker" and not re.search(joined, injector.stack.log_text(name)):
-        return None
-    return service if injector.stack.pids(name) else None
+    pid = service.process.pid
+    line = (
+        rf"queue=worker_joined worker=\S*:{pid}:"
+        if service.command == "worker"
+        else rf"queue=service_started role=\S+ pid={pid}\b"
+    )
+    is_started = re.search(line, injector.stack.log_text(name)) and injector.stack.pids(name)
+    return service if is_started else None
 
 
 def _child(injector: FaultInjector, random: Random, step: Step) -> int | None:
