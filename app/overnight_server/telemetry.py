@@ -216,7 +216,7 @@ class LogEvent(Enum):
     BROKER_UNREACHABLE = (
         WARN,
         "error",
-        "Redis did not answer; no task is lost, because tasks are rows in Postgres.",
+        "Redis did not answer or refused a message; no task is lost: tasks are rows in Postgres.",
     )
     BROKER_BACK = (INFO, "seconds", "Redis answers again.")
     DATABASE_UNREACHABLE = (

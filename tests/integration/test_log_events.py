@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 import pytest
+from celery import Celery
+from celery.beat import ScheduleEntry
+from redis import Redis
 
 from overnight_server.control.cancel import cancel
 from overnight_server.control.retry import retry
@@ -21,6 +24,7 @@ from overnight_server.settings import Settings
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.telemetry import LogEvent
 from overnight_server.wakeups.wake import Waker, WakeUpListener
+from overnight_worker.beat_scheduler import Scheduler
 from overnight_worker.execute import carry_out, start
 from overnight_worker.load_handlers import load_handlers
 from overnight_worker.presence import heartbeat_or_join
@@ -288,3 +292,25 @@ def test_the_end_of_a_graph_is_logged(deployment: Deployment, logged: Logged) ->
         cancel(deployment.app, user, task_id, actor="human:test")
 
     assert logged().count(LogEvent.DAG_FINISHED.log_name) == 1
+
+
+def test_beat_logs_once_that_redis_takes_no_messages(
+    redis: EmbeddedRedis, logged: Logged, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = Celery(set_as_current=False, broker=redis.url)
+    scheduler = Scheduler(app, lazy=True)
+    entry = ScheduleEntry("a sweep", task="nobody fetches this", schedule=60, app=app)
+    with Redis.from_url(redis.url) as client:
+        client.config_set("maxmemory", 1)
+        try:
+            scheduler.apply_entry(entry)
+            scheduler.apply_entry(entry)
+        finally:
+            client.config_set("maxmemory", 0)
+    scheduler.apply_entry(entry)
+    scheduler.apply_entry(entry)
+    app.close()
+
+    assert logged() == [LogEvent.BROKER_UNREACHABLE.log_name, LogEvent.BROKER_BACK.log_name]
+    assert "maxmemory" in caplog.text
+    assert "Traceback" not in caplog.text
