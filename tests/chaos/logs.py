@@ -27,6 +27,9 @@ SERVER_AWAY: Final = re.compile(
     r"|Error while reading from|Error \d+ (?:while )?(?:writing|connecting)|Redis is loading"
     r"|could not receive data from server|could not send data to server|no answer within"
     r"|every connection is in use|connection already closed"
+    # Nobody cancels statements here: Postgres calls a statement timeout that strikes just as the
+    # statement ends a request of the user.
+    r"|canceling statement due to user request"
     # A full Redis refuses writes.
     r"|OOM command not allowed|used memory > 'maxmemory'"
 )
