@@ -3,10 +3,10 @@
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
 
 MASK = "***"
 
@@ -14,8 +14,9 @@ MASK = "***"
 _SECRET_WORDS = re.compile(
     r"(?:^|_)(?:token|password|passwd|secret|api_?key|authorization|cookie)(?:_|$)"
 )
-# Greedy up to the last @ before the path, because a password may contain one itself.
-_URL_PASSWORD = re.compile(r"(?P<head>[a-z][a-z0-9+.-]*://[^/\s:@]*:)[^\s/]+(?=@)", re.IGNORECASE)
+# Greedy up to the last @ before the path, because a password may contain one itself. The scheme is
+# not part of the pattern: looking for one takes quadratic time in a text without spaces.
+_URL_PASSWORD = re.compile(r"(?P<head>://[^/\s:@]*:)[^\s/]+(?=@)")
 _NAMED_PASSWORD = re.compile(
     r"(?P<head>\b(?:password|passwd)=)(?:'[^']*'|[^\s&;,]+)", re.IGNORECASE
 )
@@ -29,14 +30,31 @@ _QUOTED_LINE = re.compile(
     r"(?P<head>\n(?:LINE \d+: |DETAIL:  Key \(.*?\)=|CONTEXT:  JSON data, line \d+: )).*"
 )
 
+# The alphabet of base 64 in URLs.
+_URL_SAFE = str.maketrans("+/", "-_")
+
 # Secrets that this process has read, in every encoding in which they may be written.
 _secrets: set[str] = set()
 
 
 def add_secret(value: str) -> None:
     """Mask a value from now on wherever this process masks, also URL-quoted or in base 64."""
-    encoded = base64.b64encode(value.encode()).decode().rstrip("=")
-    _secrets.update((value, quote(value, safe=""), json.dumps(value)[1:-1], encoded))
+    _secrets.update((value, quote(value, safe=""), quote_plus(value), json.dumps(value)[1:-1]))
+    _secrets.update(_in_base64(value.encode()))
+
+
+def _in_base64(secret: bytes) -> Iterator[str]:
+    """Yield what base 64 makes of a secret, wherever it stands in the encoded bytes.
+
+    Three bytes become four characters, so there are three forms. Characters that depend on the
+    bytes before and after the secret are left out.
+    """
+    for offset in range(3):
+        encoded = base64.b64encode(bytes(offset) + secret).rstrip(b"=").decode()
+        is_whole = (offset + len(secret)) % 3 == 0
+        form = encoded[(offset * 4 + 2) // 3 : None if is_whole else -1]
+        yield form
+        yield form.translate(_URL_SAFE)
 
 
 def mask_secrets(value: Any) -> Any:  # noqa: ANN401 - any JSON value
@@ -105,8 +123,15 @@ def mask_text(text: str) -> str:
     >>> mask_text("could not reach redis://app:hunter2@cache:6379/0")
     'could not reach redis://app:***@cache:6379/0'
     """
-    if _secrets:
-        text = _mask_known(text)
+    return mask_credentials(_mask_known(text) if _secrets else text)
+
+
+def mask_credentials(text: str) -> str:
+    """Return a text with passwords in URLs and credentials in headers masked.
+
+    >>> mask_credentials("Authorization: Bearer abcdefgh.ijkl")
+    'Authorization: Bearer ***'
+    """
     if not _SUSPICIOUS.search(text):
         return text
     for pattern in (_URL_PASSWORD, _NAMED_PASSWORD, _CREDENTIALS):

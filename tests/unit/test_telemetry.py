@@ -256,6 +256,14 @@ def test_only_passwords_are_masked_in_a_text(text: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "text", ["x" * 1_000_000, "://" * 300_000, "a:" * 500_000, "password='" * 100_000]
+)
+def test_masking_a_long_text_takes_linear_time(text: str) -> None:
+    """With quadratic time this test would not end: one such line would stop its process."""
+    assert len(mask_text(f"{text} ://u:pw@h")) <= len(text) + 20
+
+
+@pytest.mark.parametrize(
     ("text", "shown"),
     [
         (
