@@ -152,3 +152,40 @@ def mask_value(name: str, value: object) -> object:
     if isinstance(value, list | tuple):
         return [mask_value(name, inner) for inner in value]
     return value
+
+
+class StreamMask:
+    """Masks known secrets in a text that comes in parts, also one that two parts share."""
+
+    def __init__(self) -> None:
+        self._held_back = ""
+
+    def feed(self, part: str) -> str:
+        """Return the text so far that is not returned yet, less an end that may begin a secret."""
+        if not _secrets:
+            return part
+        text = self._held_back + part
+        cut = min((_begin_of(secret, text) for secret in _secrets), default=len(text))
+        for known in _pattern(frozenset(_secrets)).finditer(text):
+            if known.start() < cut < known.end():
+                cut = known.start()
+        self._held_back = text[cut:]
+        return _mask_known(text[:cut])
+
+    def rest(self) -> str:
+        """Return what was held back: no further part follows."""
+        rest, self._held_back = self._held_back, ""
+        return _mask_known(rest)
+
+
+def _begin_of(secret: str, text: str) -> int:
+    """Return where an unfinished secret begins at the end of a text; else the text's length."""
+    start = text.find(secret[0], max(0, len(text) - len(secret) + 1))
+    while start != -1 and not secret.startswith(text[start:]):
+        start = text.find(secret[0], start + 1)
+    return len(text) if start == -1 else start
+
+
+@lru_cache(maxsize=4)
+def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
+    return re.compile("|".join(map(re.escape, sorted(secrets, key=len, reverse=True))))

@@ -120,6 +120,11 @@ class LogEvent(Enum):
         "queue_id epoch error",
         "A heartbeat could not be written; it is retried until the lease may have ended.",
     )
+    LOG_LINES_LOST = (
+        WARN,
+        "queue_id epoch lines",
+        "Lines of a run's log were not written before its claim ended, and are lost.",
+    )
     LOCK_RELEASED = (
         WARN,
         "lock_key queue_id actor",
@@ -306,6 +311,16 @@ def emit(event: LogEvent, /, **fields: object) -> None:
     # Not `_logger.log`, which first searches the stack for the caller; no line shows it.
     record = _logger.makeRecord(_LOGGER, event.level, __file__, 0, line, (), None, extra=_IS_LINE)
     _logger.handle(record)
+
+
+def text_line(level: str, text: str, fields: Mapping[str, object]) -> str:
+    """Return a line for people: time, level, text and fields; fields with secret names are masked.
+
+    >>> text_line("info", "read a page", {"page": 3})[24:]
+    ' INFO read a page page=3'
+    """
+    shown = [f"{name}={_quoted(name, mask_value(name, value))}" for name, value in fields.items()]
+    return " ".join([utc_stamp(), _LEVEL_NAMES.get(level, level.upper()), text, *shown])
 
 
 def is_logged(event: LogEvent) -> bool:

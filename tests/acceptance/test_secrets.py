@@ -79,6 +79,8 @@ def test_a_secret_by_reference_is_stored_nowhere(
     tables = _tables(deployment)
     assert "secret:CANARY" in tables["tasks"]
     assert "was not accepted" in tables["attempts"]
+    for line in ("signing in with ***", "printed ***", "complained ***"):
+        assert line in tables["log_chunks"]
     assert [name for name, text in tables.items() if _told(text)] == []
     logs = {path.name: path.read_text(errors="replace") for path in tmp_path.glob("*.log")}
     assert "signing in with ***" in logs["worker.log"]

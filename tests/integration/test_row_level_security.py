@@ -118,6 +118,8 @@ def _live(deployment: Deployment) -> UserId:
         " SELECT :a, :b, id, :u FROM dags WHERE user_id = :u;"
         "INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content)"
         " VALUES (gen_random_uuid(), :a, :u, 1, 'a', 'text', 1, 'a');"
+        "INSERT INTO log_chunks (task_id, epoch, seq, user_id, stream, lines, bytes, text)"
+        " VALUES (:a, 1, 1, :u, 'stdout', 1, 2, 'a');"
         "INSERT INTO dag_triggers (id, user_id, dag_id, is_lone, condition, graph, created_by)"
         " SELECT gen_random_uuid(), :u, id, false, 'finished', '{}', 'x' FROM dags"
         " WHERE user_id = :u;"

@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
 
@@ -28,8 +28,11 @@ class Bundle:
     one. `release_others` may be called from another thread than the one that runs the handlers.
     """
 
-    def __init__(self, db: Db, runs: Sequence[Run]) -> None:
+    def __init__(
+        self, db: Db, runs: Sequence[Run], *, flush_logs: Callable[[], None] | None = None
+    ) -> None:
         self._db = db
+        self._flush_logs = flush_logs
         self._lock = Lock()
         self._waiting = deque(runs)
         self._finished: list[FinishedRun] = []
@@ -60,12 +63,15 @@ class Bundle:
     def record(self, *, deadline: float, next_claim: NextClaim | None = None) -> bool:
         """Record the finished runs; True if any was recorded while it still held its claim.
 
-        `next_claim` claims the slot's next tasks in the same transaction.
+        `next_claim` claims the slot's next tasks in the same transaction. The logs of the runs are
+        written first, because a claim that has ended can write no more.
         """
         with self._lock:
             finished, self._finished = self._finished, []
             self._recording.update(finished)
         try:
+            if finished and self._flush_logs is not None:
+                self._flush_logs()
             results = [(each.run, each.result) for each in finished]
             return bool(results) and settle_by(
                 self._db, results, deadline=deadline, next_claim=next_claim

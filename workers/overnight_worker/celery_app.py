@@ -14,7 +14,7 @@ from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE, celery_
 from overnight_server.fault_points import arm, fault
 from overnight_server.settings import current
 from overnight_server.telemetry import LogEvent, emit
-from overnight_worker import shutdown
+from overnight_worker import run_output, shutdown
 from overnight_worker.beat_schedule import BEAT_SCHEDULE
 from overnight_worker.celery_logging import configure_celery_loggers
 from overnight_worker.claim_registry import CLAIM_REGISTRY
@@ -54,6 +54,8 @@ def configure_logging(**_: object) -> None:
     """Write every log line in the form of `telemetry`."""
     settings = current()
     telemetry.configure(settings.log_format, settings.log_level, role_of(sys.argv))
+    # Now, because a handler's module may keep the streams that it finds when it is imported.
+    run_output.install()
     arm(settings.fault)
     configure_celery_loggers()
 

@@ -26,6 +26,8 @@ from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.record_results import UNANSWERED_SECONDS, hand_back_by
 from overnight_worker.resources import WorkerResources, worker_resources
 from overnight_worker.result_mapping import missing_handler_result, result_of, stopped_result
+from overnight_worker.run_log import RunLog
+from overnight_worker.run_output import RUN_OUTPUT
 from overnight_worker.runners.python import RunContext, call_handler
 from overnight_worker.shutdown import SHUTDOWN_FLAG, ignore_sigterm_while_running
 from overnight_worker.slot_loop import SlotLoop
@@ -122,7 +124,7 @@ def run_bundle(
     slot_loop: SlotLoop,
 ) -> bool:
     """Run the handlers one after the other, then record the results; True if any was recorded."""
-    bundle = Bundle(resources.db, runs)
+    bundle = Bundle(resources.db, runs, flush_logs=resources.log_writer.flush)
     CLAIM_REGISTRY.set_claims([run.claim for run in runs])
     for number, run in enumerate(iter(bundle.next_run, None)):
         active = _activate(resources, run, bundle, start_requested_at, lease)
@@ -150,7 +152,10 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
         return missing_handler_result()
     started_at = time.monotonic()
     fault("execute.before_handler")
+    RUN_OUTPUT.begin(active.log)
     output, raised = call_handler(handler, active.context)
+    RUN_OUTPUT.end()
+    active.log.close()
     # Before the result is recorded: that frees the task's locks and lets others start.
     POOL_GUARD.end_programs_of_run()
     fault("execute.after_handler")
@@ -172,14 +177,16 @@ def _activate(
     policy = StopPolicy(
         limits, start_requested_at=start_requested_at, run_started_at=time.monotonic()
     )
+    log = RunLog(run.claim, resources.log_writer)
     context = RunContext(
         run,
         deadline=policy.deadline,
         graph=RunGraph(resources, run),
         send_progress=lease.send_progress,
         send_cost=lease.send_cost,
+        run_log=log,
     )
-    return ActiveRun(run, context, policy, bundle)
+    return ActiveRun(run, context, policy, bundle, log)
 
 
 def _log_fields(claim: Claim) -> dict[str, object]:

@@ -22,6 +22,7 @@ from overnight_worker.bundle import Bundle
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.result_mapping import stopped_result
+from overnight_worker.run_log import RunLog
 from overnight_worker.runners.python import RunContext
 from overnight_worker.stop_policy import StopPolicy, StopReason
 
@@ -43,12 +44,13 @@ STDERR: Final = 2
 
 @dataclass(frozen=True, eq=False)
 class ActiveRun:
-    """A run whose handler is running, and the bundle it belongs to."""
+    """A run whose handler is running, the bundle it belongs to, and its log."""
 
     run: Run
     context: RunContext
     stop_policy: StopPolicy
     bundle: Bundle
+    log: RunLog
     started_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -87,6 +89,7 @@ def end_by_force(
 def _record_end(active: ActiveRun, reason: StopReason, on_settled: Callable[[], None]) -> None:
     trusted_until = active.stop_policy.trusted_until
     deadline = min(time.monotonic() + FINAL_RECORD_SECONDS, trusted_until)
+    active.log.close()
     result = stopped_result(active.run, reason, active.context)
     active.bundle.add_result(active.run, result)
     active.bundle.release_others(deadline=deadline, reason=reason)

@@ -9,6 +9,7 @@ from overnight_server.store.db import DISPATCHER, Db, Timeouts
 from overnight_server.wakeups.idle_slot_listener import SlotSubscription
 from overnight_server.wakeups.wake import CANCELS_CHANNEL, Waker, WakeUpListener
 from overnight_worker.duration_stats import DurationStats
+from overnight_worker.run_log import LogWriter
 
 # The run and its heartbeat may write at the same moment.
 CONNECTIONS = 2
@@ -30,6 +31,11 @@ class WorkerResources:
         return SlotSubscription(
             settings.redis_url or "", settings.redis_key_prefix, pool, agent_queue(pool)
         )
+
+    @cached_property
+    def log_writer(self) -> LogWriter:
+        """Writes the logs of this process's runs."""
+        return LogWriter(self.db, self.waker.log_grew)
 
     def cancel_listener(self) -> WakeUpListener | None:
         """Return a new listener for cancels, None without Redis; each lease has its own thread."""

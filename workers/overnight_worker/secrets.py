@@ -8,12 +8,12 @@ everything it writes: logs, output, progress, errors, and what the handler print
 
 import os
 import re
-import sys
 from collections.abc import Mapping
-from typing import Any, TextIO
+from typing import Any
 
 from overnight_server.domain.ids import UserId
-from overnight_server.mask import add_secret, mask_text
+from overnight_server.mask import add_secret
+from overnight_worker import run_output
 
 # A user's own secret is in the variable SECRET_<NAME>__<USER ID>. The pattern allows no two
 # underscores in a name, so that no payload can name the variable of another user.
@@ -52,27 +52,5 @@ def _secret(name: str, user_id: UserId) -> str:
     if len(value) < MIN_LENGTH:
         raise SecretMissing(name)
     add_secret(value)
-    _mask_output()
+    run_output.install()
     return value
-
-
-class _MaskedStream:
-    """A text stream that masks secrets."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str) -> int:
-        """Write the text with its secrets masked."""
-        self._stream.write(mask_text(text))
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever the stream has
-        return getattr(self._stream, name)
-
-
-def _mask_output() -> None:
-    for name in ("stdout", "stderr"):
-        stream = getattr(sys, name)
-        if stream is not None and not isinstance(stream, _MaskedStream):
-            setattr(sys, name, _MaskedStream(stream))

@@ -17,6 +17,7 @@ from overnight_server.intake.inbox import process_inbox
 from overnight_server.maintenance.audit import audit, audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
+from overnight_server.maintenance.log_retention import delete_old_logs
 from overnight_server.maintenance.no_handler import dead_letter_unhandled
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
@@ -184,6 +185,13 @@ SWEEPS: dict[str, Sweep] = {
         lambda settings: settings.dispatch_tick_interval,
         "fill free slots, in case no dispatcher runs",
         is_urgent=True,
+    ),
+    "logs": Sweep(
+        lambda db, settings: delete_old_logs(
+            db, retention=timedelta(days=settings.log_retention_days)
+        ),
+        lambda settings: settings.log_retention_interval,
+        "delete logs of runs that are older than their retention",
     ),
     "audit": Sweep(
         lambda db, settings: (

@@ -386,6 +386,12 @@ class Settings(BaseModel):
         default=90,
         description="The number of days for which findings of the audit are kept after they ended.",
     )
+    log_retention_days: Annotated[int, NumberRange(1, 3650)] = Field(
+        default=14, description="The number of days for which the logs of runs are kept."
+    )
+    log_retention_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
+        default=600, description="How often beat deletes logs that are older than their retention."
+    )
     cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
         default=30, description="How long a cancelled run may take to stop before it is killed."
     )

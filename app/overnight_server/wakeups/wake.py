@@ -1,6 +1,7 @@
 """Best-effort wake-ups over Redis publish/subscribe, which never make their caller wait.
 
-Three channels: idle slots of workers, dispatchers, and worker processes that are running a task.
+Channels: idle slots of workers, dispatchers, worker processes that are running a task, and one for
+each task's log, which says only that the log has grown.
 Idle slots can start a task sooner than a Celery message could, so they are woken before the
 dispatchers. Nothing here is retried: a lost wake-up costs at most one poll interval, or for a
 cancel one heartbeat interval.
@@ -9,11 +10,13 @@ cancel one heartbeat interval.
 import os
 import threading
 import time
+from collections.abc import Collection
 
 import redis
 from redis import Connection
 from redis.client import PubSub
 
+from overnight_server.domain.ids import TaskId
 from overnight_server.fault_points import fault
 from overnight_server.telemetry import LogEvent, emit
 from overnight_server.wakeups.redis_client import fail_fast_client
@@ -21,6 +24,8 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 DISPATCHERS_CHANNEL = "wake"
 SLOTS_CHANNEL = "wake:slots"
 CANCELS_CHANNEL = "wake:cancels"
+# Followed by the id of a task.
+LOG_CHANNELS = "wake:log:"
 # If a slot listens, dispatchers are woken this many seconds after the idle slots.
 HEAD_START_SECONDS = 0.005
 # A listener checks this often whether it should stop: soon after Ctrl-C, and idle in between.
@@ -40,6 +45,7 @@ class Waker:
         self._prefix = prefix
         self._requested = threading.Event()
         self._dispatch_requested = self._cancel_requested = False
+        self._grown_logs: set[TaskId] = set()
         self._starting = threading.Lock()
         # Held while the connection is in use; by the thread until it has read all replies.
         self._using_connection = threading.Lock()
@@ -62,6 +68,12 @@ class Waker:
         """Have every process that runs a task send its heartbeat now, and so read the cancel."""
         self._cancel_requested = True
         self._request()
+
+    def log_grew(self, tasks: Collection[TaskId]) -> None:
+        """Wake those who follow the logs of these tasks."""
+        if tasks:
+            self._grown_logs = self._grown_logs | set(tasks)
+            self._request()
 
     def close(self) -> None:
         """End the thread; a wake-up that was requested just before may be lost."""
@@ -120,6 +132,7 @@ class Waker:
     def _publish_requested(self, connection: Connection) -> None:
         cancel, self._cancel_requested = self._cancel_requested, False
         dispatch, self._dispatch_requested = self._dispatch_requested, False
+        grown, self._grown_logs = self._grown_logs, set()
         # The reply to a message that `wake` sent must be read before anything else is.
         if dispatch or self._slots_reply_pending:
             if self._publish_to_slots(connection):
@@ -127,6 +140,8 @@ class Waker:
             _publish(connection, self._prefix + DISPATCHERS_CHANNEL)
         if cancel:
             _publish(connection, self._prefix + CANCELS_CHANNEL)
+        for task_id in grown:
+            _publish(connection, log_channel(self._prefix, task_id))
 
     def _publish_to_slots(self, connection: Connection) -> int:
         """Return how many slots the message reached; publish it unless the caller has done so."""
@@ -141,6 +156,11 @@ class Waker:
                 if not message_needed:
                     return receivers
         return _publish(connection, self._prefix + SLOTS_CHANNEL)
+
+
+def log_channel(prefix: str, task_id: TaskId) -> str:
+    """Return the channel on which the growth of a task's log is announced."""
+    return f"{prefix}{LOG_CHANNELS}{task_id}"
 
 
 def _publish(connection: Connection, channel: str) -> int:

@@ -15,7 +15,8 @@ from overnight_server.control.claim_tokens import token_of
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
 from overnight_server.mask import mask_secrets
-from overnight_server.telemetry import get
+from overnight_server.telemetry import get, text_line
+from overnight_worker.run_log import RunLog
 from overnight_worker.secrets import resolve
 from overnight_worker.task_graph import RunGraph
 
@@ -37,6 +38,7 @@ class RunContext(Context):
         graph: RunGraph | None = None,
         send_progress: Callable[[], None] | None = None,
         send_cost: Callable[[], None] | None = None,
+        run_log: RunLog | None = None,
     ) -> None:
         prompt = run.spec.get("prompt", "")
         super().__init__(
@@ -57,6 +59,7 @@ class RunContext(Context):
         self._graph = graph
         self._send_progress = send_progress
         self._send_cost = send_cost
+        self._run_log = run_log
         self.user_id = run.user_id
         self.cost_usd = 0.0
         self.reported_usd = 0.0
@@ -122,8 +125,10 @@ class RunContext(Context):
             self._progress = self._progress or progress
 
     def log(self, message: str, **fields: object) -> None:
-        """Write one line to the worker's log, with the task's id."""
+        """Write one line to the run's log, and to the worker's log with the task's id."""
         _log.info(message, **{"queue_id": self.task_id, "epoch": self.epoch, **fields})
+        if self._run_log is not None:
+            self._run_log.write("log", text_line("info", message, fields) + "\n")
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add the cost of a model call, and send it."""

@@ -1,4 +1,4 @@
--- What happened to claims: attempts, results that came too late, dead letters and artifacts.
+-- What happened to claims: attempts, results that came too late, dead letters, artifacts and logs.
 --
 -- Attempts, ledger and events have no foreign key to tasks: they are written only by statements and
 -- triggers that hold the task's row, and rows are never deleted. A foreign key would lock the task's row
@@ -87,6 +87,57 @@ CREATE TABLE artifacts (
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
 CREATE INDEX artifacts_user ON artifacts (user_id, id);
+
+-- What a run printed and logged, in chunks of up to 16 KB. The holder of the claim counts `seq`, from 1. Of a run
+-- the first 256 KB and the last 768 KB are kept; a row of the stream `cut` stands for what is missing, and its
+-- `lines` and `bytes` say how much that is. Like attempts, chunks have no foreign key to tasks.
+CREATE TABLE log_chunks (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    user_id UUID NOT NULL,
+    at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    stream TEXT NOT NULL,
+    lines BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    text TEXT NOT NULL,
+    PRIMARY KEY (task_id, epoch, seq),
+    CONSTRAINT log_chunks_stream_known CHECK (stream IN ('stdout', 'stderr', 'log', 'cut'))
+);
+CREATE INDEX log_chunks_at ON log_chunks (at);
+
+-- Delete chunks in the middle of the log of a claim that is still held. Processes may not delete rows themselves.
+CREATE FUNCTION cut_log(of_task uuid, of_epoch int, of_token uuid, after_seq int, before_seq int) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM log_chunks
+         WHERE task_id = of_task
+           AND epoch = of_epoch
+           AND seq > after_seq
+           AND seq < before_seq
+           AND EXISTS (SELECT 1 FROM tasks t WHERE t.id = of_task AND t.epoch = of_epoch AND t.token = of_token)
+        RETURNING seq
+    )
+    SELECT count(*) FROM gone
+$$;
+
+-- Delete the oldest chunks of logs that are older than their retention; return their number.
+CREATE FUNCTION delete_old_logs(older_than interval, max_rows int) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM log_chunks
+         WHERE (task_id, epoch, seq) IN (SELECT task_id, epoch, seq
+                                           FROM log_chunks
+                                          WHERE at < clock() - older_than
+                                          ORDER BY at
+                                          LIMIT max_rows
+                                            FOR UPDATE SKIP LOCKED)
+        RETURNING seq
+    )
+    SELECT count(*) FROM gone
+$$;
 
 -- The attempts that count against a task since an operator last reset its failures.
 CREATE FUNCTION spent_runs(of_task uuid, after_epoch int) RETURNS jsonb
