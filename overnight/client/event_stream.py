@@ -1,16 +1,18 @@
-"""Read the service's event stream, reconnecting where the connection broke."""
+"""Read the service's streams of events and logs, reconnecting where the connection broke."""
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 from pydantic import ValidationError
 
-from overnight.client.calls import HEARTBEAT_SECONDS, Call, path, without_none
+from overnight.client.calls import HEARTBEAT_SECONDS, Call, M, path, without_none
 from overnight.client.request_plan import Emit, ItemSteps, OpenStream, ReadLine, Sleep
 from overnight.client.retry import MAX_OUTAGE_SECONDS, backoff, is_temporary
 from overnight.errors import NotUnderstood, Refused, Unreachable
+from overnight.models.account import LogChunk
 from overnight.models.tasks import Event
 
 END = "end"
@@ -24,11 +26,11 @@ class Parser:
     >>> [event for line in ["id: 7", "data: a", "data: b", ""] for event in parser.feed(line)]
     [('message', 'a\nb')]
     >>> parser.last_id
-    7
+    '7'
     """
 
-    last_id: int | None = None
-    _id: int | None = None
+    last_id: str | None = None
+    _id: str | None = None
     _kind: str = ""
     _data: list[str] = field(default_factory=list)
 
@@ -52,8 +54,8 @@ class Parser:
 
     def _set_field(self, name: str, value: str) -> None:
         match name:
-            case "id" if value.isdigit():
-                self._id = int(value)
+            case "id":
+                self._id = value
             case "event":
                 self._kind = value
             case "data":
@@ -67,9 +69,42 @@ def follow_events(
     dag_id: str | None = None,
     after: int | None = None,
 ) -> ItemSteps[Event]:
-    """Emit each event once and in order, over as many connections as it takes.
+    """Emit each event once and in order, over as many connections as it takes."""
+    params = without_none({"task_id": task_id, "dag_id": dag_id})
+    yield from _follow(
+        partial(_stream, path("events"), params),
+        Event,
+        retries=retries,
+        after=None if after is None else str(after),
+    )
 
-    Ends when the service sends `end`, because no event can follow. After the first response an
+
+def follow_log(
+    task_id: str, *, retries: int, after: str | None = None, attempt: int | None = None
+) -> ItemSteps[LogChunk]:
+    """Emit each part of a task's log once and in order, over as many connections as it takes."""
+    yield from _follow(
+        partial(
+            _stream, path("tasks", task_id, "logs", "stream"), without_none({"attempt": attempt})
+        ),
+        LogChunk,
+        kind="chunk",
+        retries=retries,
+        after=after,
+    )
+
+
+def _follow(
+    open_after: Callable[[str | None], Call[None]],
+    model: type[M],
+    *,
+    retries: int,
+    after: str | None,
+    kind: str | None = None,
+) -> ItemSteps[M]:
+    """Emit each item of a stream once and in order; with `kind`, only events of that kind.
+
+    Ends when the service sends `end`, because no item can follow. After the first response an
     outage is tolerated for a minute; before it, `retries` applies.
     """
     parser = Parser(after)
@@ -77,15 +112,16 @@ def follow_events(
     failures = 0
     while True:
         try:
-            yield OpenStream(_events(task_id, dag_id, after=parser.last_id))
+            yield OpenStream(open_after(parser.last_id))
             while (line := (yield ReadLine())) is not None:
                 responded_at, failures, previous_id = time.monotonic(), 0, parser.last_id
-                for kind, data in parser.feed(line):
-                    if kind == END:
+                for received, data in parser.feed(line):
+                    if received == END:
                         return
                     # A proxy may replay buffered events; ids only grow.
-                    if previous_id is None or (parser.last_id or 0) > previous_id:
-                        yield Emit(_event(data))
+                    is_new = _position(parser.last_id) > _position(previous_id)
+                    if is_new and kind in {None, received}:
+                        yield Emit(_item(model, data))
             minimum = 0.0
         except (Refused, Unreachable) as error:
             if responded_at is None:
@@ -100,19 +136,28 @@ def follow_events(
         parser.discard()
 
 
-def _events(task_id: str | None, dag_id: str | None, *, after: int | None) -> Call[None]:
+def _stream(url: str, params: Mapping[str, str | int], after: str | None) -> Call[None]:
     return Call(
         "GET",
-        path("events"),
+        url,
         lambda _response: None,
-        params=without_none({"task_id": task_id, "dag_id": dag_id}),
-        headers={} if after is None else {"Last-Event-ID": str(after)},
+        params=params,
+        headers={} if after is None else {"Last-Event-ID": after},
         hold_seconds=HEARTBEAT_SECONDS,
     )
 
 
-def _event(data: str) -> Event:
+def _position(event_id: str | None) -> tuple[int, ...]:
+    """Return an id as numbers that can be compared; () comes before every id.
+
+    >>> _position("2.10") > _position("2.9") > _position(None)
+    True
+    """
+    return tuple(int(part) for part in (event_id or "").split(".") if part.isdigit())
+
+
+def _item(model: type[M], data: str) -> M:
     try:
-        return Event.model_validate_json(data)
+        return model.model_validate_json(data)
     except ValidationError as error:
         raise NotUnderstood("the event stream sent data that is not an event") from error

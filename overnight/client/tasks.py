@@ -16,12 +16,19 @@ from overnight.client.calls import (
     send,
     without_none,
 )
-from overnight.client.event_stream import follow_events
+from overnight.client.event_stream import follow_events, follow_log
 from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.request_plan import ItemSteps, PlanSteps, paginate
 from overnight.client.wait import wait_until_final
 from overnight.errors import TaskFailed, WaitTimedOut
-from overnight.models.account import Artifact, Attempt, EditFields, TaskChanges, TaskRetry
+from overnight.models.account import (
+    Artifact,
+    Attempt,
+    EditFields,
+    LogChunk,
+    TaskChanges,
+    TaskRetry,
+)
 from overnight.models.bulk import FilterFields
 from overnight.models.dags import DagRetried
 from overnight.models.explain import Explanation
@@ -111,6 +118,29 @@ class Tasks(Group[D]):
     ) -> Call[builtins.list[Event]]:
         """Return the events of a task so far, oldest first."""
         return read_list(Event, path("tasks", task_id, "events"), after=after, limit=limit)
+
+    @operation
+    def logs(
+        self, task_id: str, *, after: str | None = None, attempt: int | None = None, limit: int = 50
+    ) -> Call[builtins.list[LogChunk]]:
+        """Return parts of a task's log, oldest first: what its runs printed and logged.
+
+        `after` is the id of a part and continues after it; `attempt` is the number of a run.
+        """
+        url = path("tasks", task_id, "logs")
+        return read_list(LogChunk, url, after=after, attempt=attempt, limit=limit)
+
+    @iteration
+    def follow_logs(
+        self, task_id: str, *, after: str | None = None, attempt: int | None = None
+    ) -> ItemSteps[LogChunk]:
+        """Yield the parts of a task's log, past and future, until the task has ended.
+
+        A broken connection is resumed. `after` is the id of the last part you have seen; with
+        `attempt`, only the log of that run is read, and it ends with the run.
+        """
+        retries = self.transport.options.retries
+        yield from follow_log(task_id, after=after, attempt=attempt, retries=retries)
 
     @operation
     def artifacts(self, task_id: str) -> Call[builtins.list[Artifact]]:

@@ -20,6 +20,7 @@ from overnight.agent.run import ClaimedRun
 from overnight.client.calls import without_none
 from overnight.client.client import AsyncClient
 from overnight.errors import FieldError, InvalidRequest, OvernightError, Refused, WaitTimedOut
+from overnight.models.account import LogChunk
 from overnight.models.explain import Explanation
 from overnight.models.field_errors import Schema, bound_of, legal_values, message_of
 from overnight.models.tasks import CancelResult, QueueStatus, Task, UserLimits
@@ -29,10 +30,13 @@ INSTRUCTIONS = """\
 Overnight runs long tasks in the background, for instance through the night. Submit a task with
 enqueue_task and read it with get_task. wait_task returns when the task has ended or the timeout is
 over; a task that has not ended continues, so wait again or come back later. explain_task returns
-why a task is not running. get_limits returns how many more tasks you may submit.
+why a task is not running, and read_log what it printed and logged. get_limits returns how many more
+tasks you may submit.
 """
 MAX_WAIT_SECONDS = 300
 MAX_LISTED = 100
+# Each up to 16 KB.
+MAX_LOG_PARTS = 4
 READ_ONLY = ToolAnnotations(read_only_hint=True, open_world_hint=False)
 ADDITIVE = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
 DESTRUCTIVE = ToolAnnotations(read_only_hint=False, destructive_hint=True, open_world_hint=False)
@@ -53,6 +57,12 @@ class TaskList(BaseModel):
     """Some of your tasks, newest first."""
 
     tasks: list[Task]
+
+
+class TaskLog(BaseModel):
+    """Parts of a task's log in order; continue after the id of the last one."""
+
+    parts: list[LogChunk]
 
 
 class Limits(BaseModel):
@@ -114,6 +124,7 @@ def build(client: AsyncClient, run: CurrentTask | None = None) -> MCPServer[Any]
         (tools.wait_task, READ_ONLY),
         (tools.cancel_task, DESTRUCTIVE),
         (tools.explain_task, READ_ONLY),
+        (tools.read_log, READ_ONLY),
         (tools.get_limits, READ_ONLY),
     ):
         server.tool(annotations=kind)(tool)
@@ -259,6 +270,23 @@ class UserTools:
         """Return every reason why a task is not running, and what can be done about it."""
         with tool_errors():
             return await self._client.tasks.explain(task_id)
+
+    async def read_log(
+        self,
+        task_id: TaskId,
+        *,
+        after: Annotated[
+            str | None,
+            Field(
+                description="Continue after this position; the default is the start.",
+                pattern=r"^[0-9]{1,9}\.[0-9]{1,9}$",
+            ),
+        ] = None,
+    ) -> TaskLog:
+        """Return what the runs of a task printed and logged, up to 64 KB at once."""
+        with tool_errors():
+            parts = await self._client.tasks.logs(task_id, after=after, limit=MAX_LOG_PARTS)
+            return TaskLog(parts=parts)
 
     async def get_limits(self) -> Limits:
         """Return the limits of your plan, their use, and how many tasks run and wait."""

@@ -61,6 +61,25 @@ class Artifact(ResponseModel):
     created_at: datetime = Field(description="When it was stored.")
 
 
+class LogChunk(ResponseModel):
+    """A part of the log of a run: what it printed and logged."""
+
+    id: str = Field(
+        description="The position: the number of the run, a dot, and the number of the part. The"
+        " log can be read on after it."
+    )
+    epoch: int = Field(description="The number of the run (claim), from 1.")
+    seq: int = Field(description="The number of the part within its run, from 1.")
+    at: datetime = Field(description="When it was written.")
+    stream: Literal["stdout", "stderr", "log", "cut"] = Field(
+        description="Where the text comes from; log has the lines of loggers and of ctx.log, cut"
+        " stands for text that was not kept."
+    )
+    lines: int = Field(description="How many lines end in the text; of cut, how many are missing.")
+    bytes: int = Field(description="The size of the text; of cut, how much is missing.")
+    text: str = Field(description="The text, as it was written; it may hold control characters.")
+
+
 class Notice(ResponseModel):
     """A notice for the user, such as that hours are running out."""
 

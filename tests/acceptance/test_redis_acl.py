@@ -284,7 +284,8 @@ def test_nothing_else_is_let_through(guarded: tuple[EmbeddedRedis, dict[str, str
             ("FLUSHALL",),
             ("KEYS", "*"),
             ("INFO",),
-            ("SUBSCRIBE", f"{PREFIX}wake"),
+            ("SUBSCRIBE", f"{PREFIX}idle:default"),
+            ("SUBSCRIBE", f"/0.{PREFIX}celery.pidbox"),
         ),
     }
     for name, commands in refused.items():

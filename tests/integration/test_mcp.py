@@ -30,6 +30,7 @@ TOOLS = {
     "wait_task",
     "cancel_task",
     "explain_task",
+    "read_log",
     "get_limits",
 }
 

@@ -32,6 +32,7 @@ from overnight_server.api.routes import (
     event_stream,
     health,
     keys,
+    logs,
     me,
     plan,
     queue,
@@ -47,10 +48,24 @@ from overnight_server.settings import Settings
 from overnight_server.settings import load as load_settings
 from overnight_server.store.db import ADMIN, APP, GATE, Db, Timeouts
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
+from overnight_server.wakeups.log_feed import LogFeed
 from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
-    *(tasks, bulk, dags, event_stream, records, dead_letters, triggers, plan, me, account, queue),
+    *(
+        tasks,
+        bulk,
+        dags,
+        event_stream,
+        records,
+        logs,
+        dead_letters,
+        triggers,
+        plan,
+        me,
+        account,
+        queue,
+    ),
     *(agents, runs),
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit, health, description),
@@ -89,6 +104,11 @@ def create_app(settings: Settings) -> FastAPI:
         settings,
         db,
         Feed(db, per_user=settings.max_streams_per_user),
+        LogFeed(
+            settings.redis_url,
+            settings.redis_key_prefix,
+            per_user=settings.max_streams_per_user,
+        ),
         # One connection is enough for the few admins.
         admin_db=_database(settings, ADMIN, 1, waker),
         gate_db=gate_db,

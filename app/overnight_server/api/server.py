@@ -64,6 +64,7 @@ class ApiServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the streams and long polls, then stop."""
         self._api.state.dependencies.feed.close()
+        self._api.state.dependencies.log_feed.close()
         self._api.state.dependencies.agent_long_poll.close()
         await super().shutdown(sockets)
         for name in LIBRARY_LOGGERS:

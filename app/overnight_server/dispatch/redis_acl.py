@@ -1,8 +1,8 @@
 """The Redis users of a deployment, each with the fewest permissions its processes need.
 
 Whoever can write to the broker's keys can start any task on the workers. So the API has its own
-Redis user, which can only publish wake-ups and count requests. Flower has one that can query
-workers and receive their events, and cannot put a task into any queue.
+Redis user, which can only publish wake-ups, hear that logs have grown, and count requests. Flower
+has one that can query workers and receive their events, and cannot put a task into any queue.
 """
 
 import hashlib
@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from overnight_server.dispatch.celery_settings import MAINTENANCE_QUEUE, OWN_QUEUES, agent_queue
-from overnight_server.wakeups.wake import CANCELS_CHANNEL, DISPATCHERS_CHANNEL, SLOTS_CHANNEL
+from overnight_server.wakeups.wake import (
+    CANCELS_CHANNEL,
+    DISPATCHERS_CHANNEL,
+    LOG_CHANNELS,
+    SLOTS_CHANNEL,
+)
 
 API: Final = "overnight_api"
 SERVICE: Final = "overnight_service"
@@ -18,6 +23,8 @@ FLOWER: Final = "overnight_flower"
 # Every client sends these when it connects.
 CONNECT: Final = ("auth", "hello", "ping", "select", "client|setname", "client|setinfo")
 WAKE: Final = ("publish",)
+# For streams of logs.
+FOLLOW: Final = ("subscribe", "unsubscribe")
 RATE_LIMIT: Final = ("evalsha", "script|load", "script|exists", "time", "hmget", "hset", "pexpire")
 # What Celery's workers, beat and the publisher of the dispatcher send.
 BROKER: Final = (
@@ -68,7 +75,12 @@ def acl_users(prefix: str, database: int = 0) -> tuple[AclUser, ...]:
         f"{prefix}{name}" for name in (DISPATCHERS_CHANNEL, SLOTS_CHANNEL, CANCELS_CHANNEL)
     )
     return (
-        AclUser(API, (f"~{prefix}rate:*",), wake_channels, (*WAKE, *RATE_LIMIT)),
+        AclUser(
+            API,
+            (f"~{prefix}rate:*",),
+            (*wake_channels, f"{prefix}{LOG_CHANNELS}*"),
+            (*WAKE, *FOLLOW, *RATE_LIMIT),
+        ),
         AclUser(SERVICE, (f"~{prefix}*",), (f"{prefix}*", *control_channels), BROKER),
         AclUser(FLOWER, (*readable_queues, *control_keys), control_channels, BROKER),
     )

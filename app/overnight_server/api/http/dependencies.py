@@ -20,6 +20,7 @@ from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.store.db import ActingUser, Db
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
+from overnight_server.wakeups.log_feed import LogFeed
 
 NOBODY = ActingUser(UserId(UUID(int=0)))
 
@@ -47,6 +48,7 @@ class Dependencies:
     settings: Settings
     db: Db
     feed: Feed
+    log_feed: LogFeed
     admin_db: Db
     gate_db: Db
     agent_long_poll: AgentLongPoll

@@ -36,6 +36,7 @@ from overnight_server.intake.translate_request import MAX_KEY_LENGTH
 T = TypeVar("T")
 # A bigint of Postgres has at most 19 digits; 18 digits always fit.
 NUMBER = re.compile(r"[1-9][0-9]{0,17}", re.ASCII)
+LOG_POSITION = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
 STATUS_NAMES = sorted({*Status, *State, *ALIASES})
 # This pattern only documents the header. Intake checks the value, and its error names the legal
 # values. HTTP removes spaces at both ends of a header.
@@ -93,6 +94,14 @@ def parse_dag_field(field: str, text: str) -> DagId:
 def parse_artifact_param(text: str) -> ArtifactId:
     """Return an artifact id; raise ArtifactNotFound if the text is not one."""
     return _parse(parse_artifact, text, ArtifactNotFound)
+
+
+def parse_log_position(field: str, text: str) -> tuple[int, int]:
+    """Return the position in a log, as run and part; raise InvalidRequest if it is malformed."""
+    if not LOG_POSITION.fullmatch(text):
+        raise InvalidRequest(field, "is not a position in a log", legal="the id of a part, or 0.0")
+    run, _, part = text.partition(".")
+    return int(run), int(part)
 
 
 def parse_trigger_param(text: str) -> TriggerId:

@@ -5,6 +5,7 @@ that a script reads the same text on every machine.
 """
 
 import json
+import re
 import shlex
 import shutil
 import sys
@@ -42,6 +43,8 @@ NARROWEST_TEXT = 14
 # the name of a setting, must be copied whole and is cut later than a text.
 WIDEST_CELL = 24
 WIDEST_WORD = 44
+# The sequences with which programs colour their output and move the cursor.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _JSON_LINES = ContextVar("json_lines", default=False)
 
 
@@ -144,6 +147,22 @@ def printable(text: str) -> str:
     'a\\x1b[2Jb'
     """
     return "".join(_visible(character) for character in text)
+
+
+def log_text(text: str) -> str:
+    r"""Return text of a log for a terminal: without colours, other control characters escaped.
+
+    >>> log_text("\x1b[32mok\x1b[0m\tdone\r\nnext\a")
+    'ok\tdone\nnext\\x07'
+    """
+    plain = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return "".join(each if each in "\n\t" else _visible(each) for each in plain)
+
+
+def text(content: str) -> None:
+    """Print a text on stdout as it is, without a further line end."""
+    sys.stdout.write(content)
+    sys.stdout.flush()
 
 
 def quoted(argument: str) -> str:
