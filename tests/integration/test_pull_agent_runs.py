@@ -315,7 +315,7 @@ def test_a_run_stores_artifacts(agent: PullAgent) -> None:
     wrong = agent.report(work, "artifacts", name="bad", kind="json", content="{")
 
     assert kept.status_code == 201
-    [stored] = agent.api_user.deployment.rows("SELECT * FROM artifacts")
+    [stored] = agent.api_user.deployment.rows("SELECT * FROM staged_artifacts")
     assert (stored["name"], bytes(stored["content"])) == ("raw", b"\x00\x01")
     assert (wrong.status_code, wrong.json()["errors"][0]["field"]) == (400, "content")
 
@@ -385,7 +385,7 @@ def test_json_that_cannot_be_returned_is_refused(agent: PullAgent, content: str)
 
     assert answer.status_code == 400, answer.text
     assert [error["field"] for error in answer.json()["errors"]] == ["content"]
-    assert not agent.api_user.deployment.rows("SELECT 1 FROM artifacts")
+    assert not agent.api_user.deployment.rows("SELECT 1 FROM staged_artifacts")
 
 
 @pytest.mark.parametrize(

@@ -190,6 +190,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("tasks_reached_from", {"task_edges_pkey"}),
         ("children_of", {"tasks_spawned"}),
         ("write_log_chunks", {"tasks_pkey"}),
+        ("read_log", {"log_chunks_pkey"}),
         ("inputs_of", {"task_edges_child", "tasks_pkey"}),
         ("expired_claims", {"tasks_active"}),
         ("overdue_runs", {"tasks_active"}),

@@ -172,6 +172,7 @@ def test_an_artifact_is_read_by_reference_and_by_its_owner(
         deployment.dispatcher, run.claim, NewArtifact("data", "json", b'{"n": 1}'), ArtifactCaps()
     )
     references = [f"artifact:{show_artifact(text)}"]
+    deployment.settle(run, Returned())
 
     reader = deployment.task(run.user_id, context_refs=references)
 
@@ -193,6 +194,7 @@ def test_an_artifact_stored_again_replaces_the_first(deployment: Deployment, run
 
     assert kept(deployment, run, content=b"two") == first
 
+    deployment.settle(run, Returned())
     _, content = get_artifact(deployment.app, run.user_id, first)
     assert content == "two"
 
@@ -204,6 +206,7 @@ def test_a_run_that_lost_its_claim_stores_no_artifact(deployment: Deployment, ru
         kept(deployment, run)
 
     assert not deployment.rows("SELECT * FROM artifacts")
+    assert not deployment.rows("SELECT * FROM staged_artifacts")
 
 
 def test_artifacts_have_a_maximum_size_and_number(deployment: Deployment, run: Run) -> None:

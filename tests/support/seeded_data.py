@@ -7,6 +7,7 @@ from typing import Any
 import httpx2
 
 from overnight_server.control.keys import issue, key_id_of
+from overnight_server.domain.ids import parse_task
 from tests.support.live_api import LiveApi
 
 API = "/api/v1"
@@ -68,6 +69,10 @@ class _Seeder:
         dag = self._post(f"{API}/dags", **GRAPH)["id"]
         task, token = runs["artifacts"]
         artifact = self._report(task, token, "artifacts", name="a", kind="json", content="{}")
+        # The run goes on, and others see the artifact all the same.
+        self.served.deployment.run(
+            "SELECT promote_artifacts(:task, 1, NULL)", task=parse_task(task)
+        )
         keys = [key_id_of(self.served.another_key(self.served.user)) for _ in range(4)]
         return SeededUser(
             own={

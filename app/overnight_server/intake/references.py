@@ -8,7 +8,7 @@ from uuid import UUID
 from sqlalchemy import Connection
 
 from overnight.errors import InvalidRequest
-from overnight_server.domain.ids import DagId, TaskId, UserId, show_artifact, show_task
+from overnight_server.domain.ids import ArtifactId, DagId, TaskId, UserId, show_artifact, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.references import (
     LEGAL,
@@ -81,6 +81,12 @@ def resolve(
     tasks = _find_tasks(tx, user_id, all_references, dag_id)
     artifacts = _find_artifacts(tx, user_id, all_references)
     return [_resolve_reader(reader, ids_by_name, tasks, artifacts, dag_id) for reader in parsed]
+
+
+def artifacts_in(references: Sequence[str]) -> list[ArtifactId]:
+    """Return the artifacts that references name; raise InvalidRequest for a malformed one."""
+    parsed = map(_parse, references)
+    return [reference.artifact_id for reference in parsed if isinstance(reference, ArtifactOf)]
 
 
 def _resolve_reader(

@@ -22,7 +22,9 @@ from overnight_server.intake.insert_into_graph import (
     insert_into_graph,
 )
 from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.references import artifacts_in
 from overnight_server.intake.submit import check_submit, report_task_added
+from overnight_server.outcome.artifacts import promote_artifacts
 from overnight_server.outcome.lock_claimed_task import lock_claimed_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
@@ -95,6 +97,9 @@ def _spawn(
     check_submit(tx, user_id, [replace(request.task, context_refs=())], caps.caps, ())
     if parent.dag_id == parent.id and not parent.has_dag_row:
         insert_dag_row_of_lone_task(tx, parent.id)
+    if artifacts := artifacts_in(request.task.context_refs):
+        # The child may run before its parent has ended.
+        promote_artifacts(tx, claim.task_id, claim.epoch, artifacts)
     task = replace(request.task, source=SOURCE, created_by=_creator(parent))
     if request.inherits_priority:
         task = replace(task, priority=parent.priority)

@@ -22,6 +22,7 @@ from overnight_server.maintenance.no_handler import dead_letter_unhandled
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.maintenance.stale_artifacts import delete_stale_artifacts
 from overnight_server.maintenance.starvation_alarm import report_starving_users
 from overnight_server.maintenance.triggers import fire_due
 from overnight_server.settings import Settings
@@ -192,6 +193,11 @@ SWEEPS: dict[str, Sweep] = {
         ),
         lambda settings: settings.log_retention_interval,
         "delete logs of runs that are older than their retention",
+    ),
+    "artifacts": Sweep(
+        lambda db, _: delete_stale_artifacts(db),
+        lambda settings: settings.artifact_check_interval,
+        "delete what lost runs had stored a day ago",
     ),
     "audit": Sweep(
         lambda db, settings: (

@@ -1,6 +1,12 @@
-"""Artifacts: contents that a run stores, besides its output, for other tasks and people."""
+"""Artifacts: contents that a run stores, besides its output, for other tasks and people.
+
+They are staged under the run's claim first. The settle of the run makes them visible, and so does a
+task that the run spawns with a reference to one. A run that was lost never settles, so what it
+stored is never seen.
+"""
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,7 +15,7 @@ from sqlalchemy import Connection
 from overnight.errors import InvalidRequest
 from overnight.models.json_values import MAX_DEPTH, check_json
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.ids import ArtifactId, new_artifact_id
+from overnight_server.domain.ids import ArtifactId, TaskId, new_artifact_id
 from overnight_server.fault_points import fault
 from overnight_server.outcome.lock_claimed_task import lock_claimed_task
 from overnight_server.settings import Settings
@@ -40,7 +46,7 @@ class ArtifactCaps:
 
 
 def store_artifact(db: Db, claim: Claim, artifact: NewArtifact, caps: ArtifactCaps) -> ArtifactId:
-    """Store an artifact for the holder of a claim; the same name again replaces its content.
+    """Stage an artifact for the holder of a claim; the same name again replaces its content.
 
     Locks the task's row but no lane. Whoever ends the claim waits for the row, or came first, and
     then StaleAttempt is raised.
@@ -73,19 +79,18 @@ def _check_content(artifact: NewArtifact) -> None:
 
 def _store(tx: Connection, claim: Claim, artifact: NewArtifact, caps: ArtifactCaps) -> ArtifactId:
     task = lock_claimed_task(tx, claim)
-    params = {"task_id": claim.task_id, "name": artifact.name}
-    others = tx.execute(statement("count_artifacts"), params).scalar_one()
+    params = {"task_id": claim.task_id, "epoch": claim.epoch, "name": artifact.name}
+    others = tx.execute(statement("other_artifacts"), params).scalar_one()
     if others >= caps.max_per_task:
         raise InvalidRequest(
             "name", f"the task has {others} artifacts", legal=f"at most {caps.max_per_task} names"
         )
     artifact_id = tx.execute(
-        statement("upsert_artifact"),
+        statement("stage_artifact"),
         {
             **params,
             "artifact_id": new_artifact_id(),
             "user_id": task.user_id,
-            "epoch": claim.epoch,
             "kind": artifact.kind,
             "size": len(artifact.content),
             "content": artifact.content,
@@ -93,3 +98,11 @@ def _store(tx: Connection, claim: Claim, artifact: NewArtifact, caps: ArtifactCa
     ).scalar_one()
     fault("artifact.before_commit")
     return ArtifactId(artifact_id)
+
+
+def promote_artifacts(
+    tx: Connection, task_id: TaskId, epoch: int, only: Sequence[ArtifactId] | None = None
+) -> None:
+    """Make artifacts of a run visible, all or some; the caller holds the task under its claim."""
+    params = {"task_id": task_id, "epoch": epoch, "artifacts": None if only is None else list(only)}
+    tx.execute(statement("promote_artifacts"), params)

@@ -29,9 +29,13 @@ from overnight_server.domain.lifecycle import (
 )
 from overnight_server.domain.priority import score
 from overnight_server.domain.results import (
+    Busy,
+    Died,
     Expired,
     Interrupted,
+    Lost,
     Raised,
+    Released,
     Result,
     Returned,
     WaitingForTasks,
@@ -40,6 +44,7 @@ from overnight_server.domain.results import (
 from overnight_server.domain.retry import RetryRules
 from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 from overnight_server.fault_points import fault
+from overnight_server.outcome.artifacts import promote_artifacts
 from overnight_server.outcome.suspend import suspend, tasks_not_spawned_by, would_close_circle
 from overnight_server.store import edges, lanes
 from overnight_server.store.after_commit import log_after_commit, request_cancel_after_commit
@@ -63,6 +68,8 @@ INVALID_WAIT = Raised("invalid_wait", "was not spawned by this task", retryable=
 # The actor of cancels that follow from the cancel of a parent.
 PARENT = "parent"
 PARENT_CANCELLED = "parent_cancelled"
+# Runs that the task repeats from its start: their artifacts are never seen.
+BROKEN_OFF = (Busy, Died, Expired, Interrupted, Lost, Released)
 # The verdict on a claim that spends nothing does not depend on earlier runs.
 NO_HISTORY = TaskHistory(0, 1, RetryRules())
 
@@ -337,6 +344,7 @@ def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[A
                 "poisoned": [ending.claim.task_id for ending in dead if ending.verdict.poison],
             },
         )
+    _promote_artifacts(tx, won, rows)
     edges.resolve_dependents(
         tx, [row.task_id for row in rows if row.has_dependents and row.goal in FINAL]
     )
@@ -351,6 +359,14 @@ def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[A
         suspend(tx, waits)
     for ending in won:
         _log_ending(tx, ending)
+
+
+def _promote_artifacts(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
+    """Make the artifacts of runs that came to their end visible."""
+    ended = {_fence(ending.claim) for ending in won if not isinstance(ending.result, BROKEN_OFF)}
+    for row in rows:
+        if row.has_artifacts and (row.task_id, row.epoch) in ended:
+            promote_artifacts(tx, TaskId(row.task_id), row.epoch)
 
 
 def _log_ending(tx: Connection, ending: Ending) -> None:

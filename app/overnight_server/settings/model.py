@@ -392,6 +392,10 @@ class Settings(BaseModel):
     log_retention_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=600, description="How often beat deletes logs that are older than their retention."
     )
+    artifact_check_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
+        default=600,
+        description="How often beat deletes artifacts that a lost run left unfinished a day ago.",
+    )
     cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
         default=30, description="How long a cancelled run may take to stop before it is killed."
     )

@@ -542,6 +542,10 @@ SELECT x.task_id, x.user_id, jsonb_build_object('row', 'artifact', 'name', x.nam
   FROM artifacts x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id BETWEEN :first AND :last AND x.user_id IS DISTINCT FROM t.user_id
 UNION ALL
+SELECT x.task_id, x.user_id, jsonb_build_object('row', 'staged artifact', 'name', x.name)
+  FROM staged_artifacts x LEFT JOIN tasks t ON t.id = x.task_id
+ WHERE x.task_id BETWEEN :first AND :last AND x.user_id IS DISTINCT FROM t.user_id
+UNION ALL
 SELECT x.task_id, x.user_id, jsonb_build_object('row', 'ledger', 'epoch', x.epoch, 'seconds', x.seconds)
   FROM usage_ledger x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id BETWEEN :first AND :last AND x.user_id IS DISTINCT FROM t.user_id

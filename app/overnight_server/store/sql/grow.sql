@@ -147,17 +147,34 @@ SELECT id, output FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id
 -- name: contents_of
 SELECT id, kind, content FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
 
--- name: count_artifacts
-SELECT count(*) FROM artifacts WHERE task_id = :task_id AND name <> :name;
+-- name: other_artifacts
+-- How many other artifacts a task would have if the run ended now.
+SELECT count(*)
+  FROM (SELECT name FROM artifacts WHERE task_id = :task_id
+        UNION
+        SELECT name FROM staged_artifacts WHERE task_id = :task_id AND epoch = :epoch) a
+ WHERE name <> :name;
 
--- name: upsert_artifact
--- An artifact with the same name is replaced, so that a repeated run makes no second one.
-INSERT INTO artifacts AS a (id, task_id, user_id, epoch, name, kind, size, content)
-VALUES (:artifact_id, :task_id, :user_id, :epoch, :name, :kind, :size, :content)
-    ON CONFLICT ON CONSTRAINT artifacts_once DO UPDATE
-   SET epoch = excluded.epoch, kind = excluded.kind, size = excluded.size, content = excluded.content,
-       created_at = clock()
-RETURNING a.id;
+-- name: stage_artifact
+-- The same name again replaces the content. Its id is that of the name in this and in earlier runs, because other
+-- tasks may refer to it.
+INSERT INTO staged_artifacts AS s (task_id, epoch, name, artifact_id, user_id, kind, size, content)
+SELECT new.task_id, CAST(:epoch AS int), new.name,
+       coalesce((SELECT a.id FROM artifacts a WHERE a.task_id = new.task_id AND a.name = new.name),
+                (SELECT e.artifact_id FROM staged_artifacts e WHERE e.task_id = new.task_id AND e.name = new.name
+                  ORDER BY e.epoch DESC LIMIT 1),
+                CAST(:artifact_id AS uuid)),
+       CAST(:user_id AS uuid), CAST(:kind AS text), CAST(:size AS bigint), CAST(:content AS bytea)
+  FROM (SELECT CAST(:task_id AS uuid) AS task_id, CAST(:name AS text) AS name) new
+    ON CONFLICT (task_id, epoch, name) DO UPDATE
+   SET kind = excluded.kind, size = excluded.size, content = excluded.content, created_at = clock()
+RETURNING s.artifact_id;
+
+-- name: promote_artifacts
+SELECT promote_artifacts(:task_id, :epoch, CAST(:artifacts AS uuid[]));
+
+-- name: delete_stale_artifacts
+SELECT delete_stale_artifacts(CAST(:older_than AS interval), :limit) AS deleted;
 
 -- name: view_artifacts
 SELECT id, task_id, name, kind, size, created_at

@@ -97,7 +97,8 @@ WITH verdict AS MATERIALIZED (
     SELECT user_id, task_id, epoch, period_started_at, 'refund', -seconds, outcome FROM used WHERE NOT billed
 )
 SELECT h.task_id, h.epoch, h.goal, h.unrecorded_usd,
-       EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents
+       EXISTS (SELECT 1 FROM task_edges e WHERE e.parent_id = h.task_id) AS has_dependents,
+       EXISTS (SELECT 1 FROM staged_artifacts s WHERE s.task_id = h.task_id AND s.epoch = h.epoch) AS has_artifacts
   FROM held h;
 
 -- name: claims_by_token

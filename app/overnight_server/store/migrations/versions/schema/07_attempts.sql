@@ -88,6 +88,65 @@ CREATE TABLE artifacts (
 );
 CREATE INDEX artifacts_user ON artifacts (user_id, id);
 
+-- Artifacts of a run that has not ended. The settle of that run makes them visible, and so does a task that the run
+-- spawns with a reference to one; the artifacts of a run that was lost or handed back are deleted after a day.
+-- `artifact_id` is the same for all runs of a task that store under one name.
+CREATE TABLE staged_artifacts (
+    task_id UUID NOT NULL,
+    epoch INTEGER NOT NULL,
+    name TEXT NOT NULL,
+    artifact_id UUID NOT NULL,
+    user_id UUID NOT NULL,
+    kind TEXT NOT NULL,
+    size INTEGER NOT NULL,
+    content BYTEA NOT NULL,
+    created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    PRIMARY KEY (task_id, epoch, name),
+    CONSTRAINT staged_artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text'))
+);
+CREATE INDEX staged_artifacts_created ON staged_artifacts (created_at);
+
+-- Make artifacts of one run visible, all or those with the given ids; an artifact with the same name is replaced.
+-- The caller holds the task's row, under the claim of that run. Processes may not delete rows themselves.
+CREATE FUNCTION promote_artifacts(of_task uuid, of_epoch int, only_ids uuid[]) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH moved AS (
+        DELETE FROM staged_artifacts
+         WHERE task_id = of_task
+           AND epoch = of_epoch
+           AND (only_ids IS NULL OR artifact_id = ANY (only_ids))
+        RETURNING *
+    ), promoted AS (
+        INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content, created_at)
+        SELECT artifact_id, task_id, user_id, epoch, name, kind, size, content, created_at FROM moved
+            ON CONFLICT ON CONSTRAINT artifacts_once DO UPDATE
+           SET epoch = excluded.epoch, kind = excluded.kind, size = excluded.size, content = excluded.content,
+               created_at = excluded.created_at
+        RETURNING id
+    )
+    SELECT count(*) FROM promoted
+$$;
+
+-- Delete the oldest artifacts of runs that ended without making them visible; return their number.
+CREATE FUNCTION delete_stale_artifacts(older_than interval, max_rows int) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM staged_artifacts
+         WHERE (task_id, epoch, name) IN (
+                SELECT s.task_id, s.epoch, s.name
+                  FROM staged_artifacts s
+                  LEFT JOIN tasks t ON t.id = s.task_id AND t.epoch = s.epoch AND t.token IS NOT NULL
+                 WHERE s.created_at < clock() - older_than
+                   AND t.id IS NULL
+                 ORDER BY s.created_at
+                 LIMIT max_rows)
+        RETURNING name
+    )
+    SELECT count(*) FROM gone
+$$;
+
 -- What a run printed and logged, in chunks of up to 16 KB. The holder of the claim counts `seq`, from 1. Of a run
 -- the first 256 KB and the last 768 KB are kept; a row of the stream `cut` stands for what is missing, and its
 -- `lines` and `bytes` say how much that is. Like attempts, chunks have no foreign key to tasks.
