@@ -3,7 +3,7 @@
 import builtins
 import uuid
 from collections.abc import Mapping
-from typing import Any, Unpack
+from typing import IO, Any, Unpack
 
 from overnight.client.calls import (
     Call,
@@ -34,6 +34,9 @@ from overnight.models.dags import DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.field_errors import validate
 from overnight.models.tasks import CancelResult, Event, Forecast, Task, TaskCreate, TaskFields
+
+# How much of an artifact is read with one request.
+PART_BYTES = 8 * 1024 * 1024
 
 
 def task_create(title: str, fields: Mapping[str, Any]) -> TaskCreate:
@@ -152,6 +155,23 @@ class Tasks(Group[D]):
         """Return the content of one artifact."""
         url = path("artifacts", artifact_id, "content")
         return Call("GET", url, lambda response: response.content)
+
+    @operation
+    def artifact_details(self, artifact_id: str) -> Call[Artifact]:
+        """Return one artifact without its content."""
+        return read(Artifact, path("artifacts", artifact_id))
+
+    @operation
+    def save_artifact(self, artifact_id: str, file: IO[bytes]) -> PlanSteps[int]:
+        """Write the content of one artifact to a file, in parts; return its size in bytes."""
+        size = (yield from read(Artifact, path("artifacts", artifact_id))).size
+        url, start = path("artifacts", artifact_id, "content"), 0
+        while start < size:
+            headers = {"Range": f"bytes={start}-{min(start + PART_BYTES, size) - 1}"}
+            part = yield from Call("GET", url, lambda response: response.content, headers=headers)
+            file.write(part)
+            start += len(part)
+        return start
 
     @operation
     def cancel(self, task_id: str) -> Call[CancelResult]:

@@ -100,7 +100,7 @@ def test_the_id_of_a_name_stays_the_same_in_every_run(deployment: Deployment, ru
     assert kept(deployment, third_run, content=b"three") == first
     deployment.settle(third_run, Returned())
 
-    assert get_artifact(deployment.app, run.user_id, first)[1] == "three"
+    assert get_artifact(deployment.app, run.user_id, first)[1].value() == "three"
     [artifact] = deployment.rows("SELECT epoch FROM artifacts")
     assert artifact["epoch"] == 3
 

@@ -80,7 +80,7 @@ def test_a_parent_ends_with_the_outputs_of_its_children(
     assert row["output"]["outputs"] == [{"number": n} for n in (1, 2, 3)]
     artifact = parse_artifact(row["output"]["plan"])
     _, content = get_artifact(deployment.app, user, artifact)
-    assert content == {"children": 3, "of": "echo"}
+    assert content.value() == {"children": 3, "of": "echo"}
     children = deployment.rows(
         "SELECT id, title, source, created_by FROM tasks WHERE parent_id = :id", id=row["id"]
     )

@@ -512,6 +512,8 @@ def _values(connection: Connection) -> dict[str, Any]:
         "serves": None,
         "artifact_id": uuid4(),
         "chunks": "[]",
+        "digest": "0" * 64,
+        "digests": ["0" * 64],
         **dict.fromkeys(("after_seq", "before_seq", "after_epoch", "last_epoch"), 1),
         "size": 1,
         "content": b"x",

@@ -183,7 +183,7 @@ def test_an_artifact_is_read_by_reference_and_by_its_owner(
         ("report", "text", 4),
     ]
     view, content = get_artifact(deployment.app, run.user_id, text)
-    assert (view.task_id, content) == (show_task(run.claim.task_id), "text")
+    assert (view.task_id, content.value()) == (show_task(run.claim.task_id), "text")
     with pytest.raises(ArtifactNotFound):
         get_artifact(deployment.app, deployment.user(), text)
     assert list_artifacts(deployment.app, deployment.user(), run.claim.task_id) == []
@@ -196,7 +196,7 @@ def test_an_artifact_stored_again_replaces_the_first(deployment: Deployment, run
 
     deployment.settle(run, Returned())
     _, content = get_artifact(deployment.app, run.user_id, first)
-    assert content == "two"
+    assert content.value() == "two"
 
 
 def test_a_run_that_lost_its_claim_stores_no_artifact(deployment: Deployment, run: Run) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 
+from overnight_server.artifact_store.store import ArtifactStore, open_store
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
@@ -31,6 +32,11 @@ class WorkerResources:
         return SlotSubscription(
             settings.redis_url or "", settings.redis_key_prefix, pool, agent_queue(pool)
         )
+
+    @cached_property
+    def artifact_store(self) -> ArtifactStore | None:
+        """Where large artifacts are kept, None for Postgres."""
+        return open_store(self.settings.artifact_store)
 
     @cached_property
     def log_writer(self) -> LogWriter:

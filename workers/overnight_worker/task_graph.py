@@ -70,13 +70,22 @@ class RunGraph:
     def inputs(self) -> dict[str, Any]:
         """Return the outputs that the run may read."""
         run = self._run
-        return _retry(lambda: inputs_of(self._resources.db, run.user_id, run.claim.task_id))
+        resources = self._resources
+        return _retry(
+            lambda: inputs_of(
+                resources.db, run.user_id, run.claim.task_id, resources.artifact_store
+            )
+        )
 
     def keep(self, name: str, content: ArtifactContent) -> str:
         """Store an artifact under a name of the task, and return its id."""
         artifact = NewArtifact(name, content.kind, content.raw)
-        caps = ArtifactCaps.of(self._resources.settings)
-        stored = _retry(lambda: store_artifact(self._resources.db, self._run.claim, artifact, caps))
+        resources, caps = self._resources, ArtifactCaps.of(self._resources.settings)
+        stored = _retry(
+            lambda: store_artifact(
+                resources.db, self._run.claim, artifact, caps, resources.artifact_store
+            )
+        )
         return show_artifact(stored)
 
 

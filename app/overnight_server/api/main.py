@@ -41,6 +41,7 @@ from overnight_server.api.routes import (
     tasks,
     triggers,
 )
+from overnight_server.artifact_store.store import open_store
 from overnight_server.event_log.feed import Feed
 from overnight_server.forecast.simulation_process import SimulationProcess
 from overnight_server.insight.known_types import KnownTypes
@@ -118,6 +119,7 @@ def create_app(settings: Settings) -> FastAPI:
         request_memory=RequestMemory(settings.request_memory_mb * MEGABYTE),
         expensive=ExpensiveCalls(_database(settings, APP, MAX_RUNNING, waker, TIMEOUTS)),
         simulation_process=SimulationProcess(),
+        artifact_store=open_store(settings.artifact_store),
         token_verifier=_token_verifier(settings),
         rate_limiter=_rate_limiter(settings),
     )

@@ -14,6 +14,7 @@ import typer
 from overnight_server.cli.commands import (
     account,
     add,
+    artifacts,
     audit,
     batch,
     budgets,
@@ -136,6 +137,7 @@ app.command("version")(print_version)
 app.command("completion")(completion.completion)
 app.add_typer(profiles.app, name="profile", rich_help_panel=TASKS)
 app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
+app.add_typer(artifacts.app, name="artifacts", rich_help_panel=TASKS)
 app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
+from overnight_server.artifact_store.store import open_store
 from overnight_server.dispatch.fill import fill
 from overnight_server.dispatch.publish import Publisher
 from overnight_server.fault_points import fault
@@ -19,6 +20,7 @@ from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
 from overnight_server.maintenance.log_retention import delete_old_logs
 from overnight_server.maintenance.no_handler import dead_letter_unhandled
+from overnight_server.maintenance.orphan_blobs import delete_orphan_blobs
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
@@ -122,6 +124,11 @@ def _dead_letter_unhandled(db: Db, settings: Settings, *, reads_all: bool = Fals
     )
 
 
+def _delete_orphan_blobs(db: Db, settings: Settings, *, reads_all: bool = False) -> int:
+    store = open_store(settings.artifact_store)
+    return 0 if store is None else delete_orphan_blobs(db, store, reads_all=reads_all)
+
+
 def _report_starving(db: Db, settings: Settings) -> int:
     return report_starving_users(db, ClaimSettings.from_settings(settings))
 
@@ -198,6 +205,12 @@ SWEEPS: dict[str, Sweep] = {
         lambda db, _: delete_stale_artifacts(db),
         lambda settings: settings.artifact_check_interval,
         "delete what lost runs had stored a day ago",
+    ),
+    "blobs": Sweep(
+        _delete_orphan_blobs,
+        lambda settings: settings.blob_check_interval,
+        "delete contents in the artifact store that no artifact needs",
+        run_all=partial(_delete_orphan_blobs, reads_all=True),
     ),
     "audit": Sweep(
         lambda db, settings: (

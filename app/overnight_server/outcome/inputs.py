@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
+from overnight_server.artifact_store.store import ArtifactStore, read_all
 from overnight_server.domain.ids import (
     TaskId,
     UserId,
@@ -34,13 +35,19 @@ class ChildView:
     error: str | None
 
 
-def inputs_of(db: Db, user_id: UserId, task_id: TaskId) -> dict[str, Any]:
+def inputs_of(
+    db: Db, user_id: UserId, task_id: TaskId, store: ArtifactStore | None = None
+) -> dict[str, Any]:
     """Return the outputs that a task may read.
 
     The keys are the names of its parents in the graph, or their ids if they have no name or share
     it, and the texts of its references.
     """
-    return db.atomically(lambda tx: _inputs(tx, user_id, task_id))
+    outputs, artifacts = db.atomically(lambda tx: _inputs(tx, user_id, task_id))
+    # After the transaction, because a store may be slow.
+    return outputs | {
+        text: None if row is None else _content(row, store) for text, row in artifacts.items()
+    }
 
 
 def children_of(db: Db, task_id: TaskId, only: Sequence[TaskId] | None = None) -> list[ChildView]:
@@ -62,31 +69,47 @@ def children_of(db: Db, task_id: TaskId, only: Sequence[TaskId] | None = None) -
     ]
 
 
-def _inputs(tx: Connection, user_id: UserId, task_id: TaskId) -> dict[str, Any]:
+def _inputs(
+    tx: Connection, user_id: UserId, task_id: TaskId
+) -> tuple[dict[str, Any], dict[str, Row[Any] | None]]:
+    """Return the outputs that a task may read, and the rows of the artifacts."""
     outputs: dict[str, Any] = {}
     for row in tx.execute(statement("inputs_of"), {"task_id": task_id}):
         by_name = row.name is not None and row.name not in outputs
         outputs[row.name if by_name else show_task(row.id)] = row.output
     references = tx.execute(statement("refs_of"), {"task_id": task_id}).scalar_one_or_none() or {}
-    return outputs | _referred(tx, user_id, references)
+    outputs |= _referred_outputs(tx, user_id, references)
+    return outputs, _referred_artifacts(tx, user_id, references)
 
 
-def _referred(tx: Connection, user_id: UserId, references: dict[str, str]) -> dict[str, Any]:
-    artifacts = {
-        text: parse_artifact(shown) for text, shown in references.items() if _is_artifact(shown)
-    }
+def _referred_outputs(
+    tx: Connection, user_id: UserId, references: dict[str, str]
+) -> dict[str, Any]:
     tasks = {
         text: parse_task(shown) for text, shown in references.items() if not _is_artifact(shown)
     }
-    values: dict[Any, Any] = {}
-    if tasks:
-        params = {"user_id": user_id, "tasks": list(tasks.values())}
-        values |= {row.id: row.output for row in tx.execute(statement("outputs_of"), params)}
-    if artifacts:
-        params = {"user_id": user_id, "artifacts": list(artifacts.values())}
-        rows = tx.execute(statement("contents_of"), params)
-        values |= {row.id: read_content(row.kind, bytes(row.content)) for row in rows}
-    return {text: values.get(key) for text, key in (tasks | artifacts).items()}
+    if not tasks:
+        return {}
+    params = {"user_id": user_id, "tasks": list(tasks.values())}
+    values = {row.id: row.output for row in tx.execute(statement("outputs_of"), params)}
+    return {text: values.get(task_id) for text, task_id in tasks.items()}
+
+
+def _referred_artifacts(
+    tx: Connection, user_id: UserId, references: dict[str, str]
+) -> dict[str, Row[Any] | None]:
+    artifacts = {
+        text: parse_artifact(shown) for text, shown in references.items() if _is_artifact(shown)
+    }
+    if not artifacts:
+        return {}
+    params = {"user_id": user_id, "artifacts": list(artifacts.values())}
+    rows = {row.id: row for row in tx.execute(statement("contents_of"), params)}
+    return {text: rows.get(artifact_id) for text, artifact_id in artifacts.items()}
+
+
+def _content(row: Row[Any], store: ArtifactStore | None) -> Any:  # noqa: ANN401 - by its kind
+    return read_content(row.kind, read_all(row.content, row.digest, store))
 
 
 def _is_artifact(shown: str) -> bool:

@@ -396,6 +396,10 @@ class Settings(BaseModel):
         default=600,
         description="How often beat deletes artifacts that a lost run left unfinished a day ago.",
     )
+    blob_check_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
+        default=3600,
+        description="How often beat looks for contents in the artifact store that nobody needs.",
+    )
     cancel_grace: Annotated[Seconds, duration(1, 600)] = Field(
         default=30, description="How long a cancelled run may take to stop before it is killed."
     )
@@ -453,8 +457,18 @@ class Settings(BaseModel):
     max_children_per_task: Annotated[int, NumberRange(1, 100_000)] = Field(
         default=100, description="The number of tasks that one task may spawn."
     )
-    max_artifact_bytes: Annotated[int, NumberRange(1, 100_000_000)] = Field(
+    max_artifact_bytes: Annotated[int, NumberRange(1, 10_000_000_000)] = Field(
         default=8_000_000, description="The largest size of one artifact in bytes."
+    )
+    max_artifact_bytes_per_task: Annotated[int, NumberRange(1, 1_000_000_000_000)] = Field(
+        default=1_000_000_000,
+        description="The largest size of all artifacts of one task together, in bytes.",
+    )
+    artifact_store: str | None = Field(
+        default=None,
+        description="Where the content of artifacts above 64 KB is kept: a folder that the API, the"
+        " workers and maintenance share, or s3://bucket/prefix (needs the extra `s3`). If it is not"
+        " set, they are kept in Postgres.",
     )
     max_artifacts_per_task: Annotated[int, NumberRange(1, 10_000)] = Field(
         default=100, description="The number of artifacts that one task may store."

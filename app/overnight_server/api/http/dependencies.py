@@ -12,6 +12,7 @@ from overnight_server.api.http.known_keys import KnownKeys
 from overnight_server.api.http.log_throttle import LogThrottle
 from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.api.http.request_memory import RequestMemory
+from overnight_server.artifact_store.store import ArtifactStore
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import UserId
 from overnight_server.event_log.feed import Feed
@@ -57,6 +58,7 @@ class Dependencies:
     request_memory: RequestMemory
     expensive: ExpensiveCalls
     simulation_process: SimulationProcess
+    artifact_store: ArtifactStore | None = None
     token_verifier: TokenVerifier | None = None
     rate_limiter: RateLimiter | None = None
     known_keys: KnownKeys = field(default_factory=KnownKeys)

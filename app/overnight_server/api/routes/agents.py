@@ -213,7 +213,9 @@ def _serialize(deps: Dependencies, registration: AgentRegistration, held_claim: 
     """Return a claimed task as JSON; raise ValueError or RecursionError if that fails."""
     run = held_claim.run
     task_id = run.claim.task_id
-    inputs = inputs_of(deps.gate_db, run.user_id, task_id) if run.is_linked else {}
+    inputs = (
+        inputs_of(deps.gate_db, run.user_id, task_id, deps.artifact_store) if run.is_linked else {}
+    )
     raw = {name: value for name, value in inputs.items() if isinstance(value, bytes)}
     work = ClaimedTask(
         task_id=show_task(task_id),

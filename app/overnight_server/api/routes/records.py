@@ -1,13 +1,14 @@
 """Routes of the attempts, events and artifacts of tasks, and of the caller's notices."""
 
-import json
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from overnight.models.account import Artifact, Attempt, Notice
 from overnight.models.tasks import Event
 from overnight_server.api.http.authentication import Reader
+from overnight_server.api.http.byte_range import RangeNotSatisfiable, parse_range
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.pagination import (
     PAGE,
@@ -97,17 +98,49 @@ def read_artifact(artifact_id: str, deps: Injected, caller: Reader) -> Artifact:
                     "example": "any bytes",
                 },
             },
-        }
+        },
+        206: {"description": "The part of the content that Range asked for."},
+        416: {"description": "The range begins behind the end of the content."},
     },
 )
-def read_artifact_content(artifact_id: str, deps: Injected, caller: Reader) -> Response:
+def read_artifact_content(
+    *,
+    artifact_id: str,
+    deps: Injected,
+    caller: Reader,
+    range_: Annotated[
+        str | None,
+        Header(
+            alias="Range",
+            max_length=60,
+            description="Only these bytes, as bytes=FIRST-LAST; other forms are ignored.",
+        ),
+    ] = None,
+) -> Response:
     """Return the content of one artifact; browsers download it and do not display it."""
-    artifact, content = get_artifact(deps.db, caller.user_id, parse_artifact_param(artifact_id))
-    return Response(
-        _as_bytes(artifact.kind, content),
-        media_type=MEDIA_TYPES.get(artifact.kind, "application/octet-stream"),
+    artifact, content = get_artifact(
+        deps.db, caller.user_id, parse_artifact_param(artifact_id), deps.artifact_store
+    )
+    headers = {
+        "Accept-Ranges": "bytes",
         # The file is named by id, because the artifact's name may contain any characters.
-        headers={"Content-Disposition": f'attachment; filename="{artifact.id}"'},
+        "Content-Disposition": f'attachment; filename="{artifact.id}"',
+    }
+    try:
+        part = parse_range(range_, artifact.size)
+    except RangeNotSatisfiable:
+        return Response(
+            status_code=416, headers=headers | {"Content-Range": f"bytes */{artifact.size}"}
+        )
+    start, end = (0, artifact.size) if part is None else (part.start, part.end)
+    headers["Content-Length"] = str(end - start)
+    if part is not None:
+        headers["Content-Range"] = part.header
+    return StreamingResponse(
+        content.parts(start, end),
+        status_code=200 if part is None else 206,
+        media_type=MEDIA_TYPES.get(artifact.kind, "application/octet-stream"),
+        headers=headers,
     )
 
 
@@ -124,9 +157,3 @@ def read_notices(
     """List the caller's notices, newest first, such as hours running out or failing tasks."""
     notices = list_notices(deps.db, caller.user_id, before=number_cursor(before), limit=limit + 1)
     return paginate(request, response, notices, limit, lambda notice: notice.id)
-
-
-def _as_bytes(kind: str, content: Any) -> bytes:  # noqa: ANN401 - its type depends on the kind
-    if isinstance(content, bytes):
-        return content
-    return (json.dumps(content) if kind == "json" else str(content)).encode()

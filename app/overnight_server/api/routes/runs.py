@@ -296,7 +296,8 @@ def upsert_artifact(body: ArtifactUpload, run: CurrentRun) -> ArtifactCreated:
     """Store an artifact of the task; the same name again replaces its content."""
     holder = run.holder()
     made = NewArtifact(body.name, body.kind, _content(body))
-    kept = store_artifact(run.db, holder.claim, made, ArtifactCaps.of(run.deps.settings))
+    caps, store = ArtifactCaps.of(run.deps.settings), run.deps.artifact_store
+    kept = store_artifact(run.db, holder.claim, made, caps, store)
     return ArtifactCreated(id=show_artifact(kept))
 
 

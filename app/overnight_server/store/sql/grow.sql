@@ -145,29 +145,43 @@ SELECT context_refs FROM tasks WHERE id = :task_id;
 SELECT id, output FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id;
 
 -- name: contents_of
-SELECT id, kind, content FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
+SELECT id, kind, content, digest FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
 
 -- name: other_artifacts
--- How many other artifacts a task would have if the run ended now.
-SELECT count(*)
-  FROM (SELECT name FROM artifacts WHERE task_id = :task_id
-        UNION
-        SELECT name FROM staged_artifacts WHERE task_id = :task_id AND epoch = :epoch) a
- WHERE name <> :name;
+-- How many other artifacts a task would have if the run ended now, and their size.
+SELECT count(*) AS number, coalesce(sum(size), 0) AS size
+  FROM (SELECT DISTINCT ON (name) name, size
+          FROM (SELECT name, size, 0 AS epoch FROM artifacts WHERE task_id = :task_id
+                UNION ALL
+                SELECT name, size, epoch FROM staged_artifacts WHERE task_id = :task_id AND epoch = :epoch) a
+         WHERE name <> :name
+         ORDER BY name, epoch DESC) kept;
+
+-- name: lock_blob
+SELECT lock_blob(:digest);
+
+-- name: needed_blobs
+-- Which of these blobs an artifact needs.
+SELECT d.digest
+  FROM unnest(CAST(:digests AS text[])) d(digest)
+ WHERE EXISTS (SELECT 1 FROM artifacts a WHERE a.digest = d.digest)
+    OR EXISTS (SELECT 1 FROM staged_artifacts s WHERE s.digest = d.digest);
 
 -- name: stage_artifact
 -- The same name again replaces the content. Its id is that of the name in this and in earlier runs, because other
 -- tasks may refer to it.
-INSERT INTO staged_artifacts AS s (task_id, epoch, name, artifact_id, user_id, kind, size, content)
+INSERT INTO staged_artifacts AS s (task_id, epoch, name, artifact_id, user_id, kind, size, content, digest)
 SELECT new.task_id, CAST(:epoch AS int), new.name,
        coalesce((SELECT a.id FROM artifacts a WHERE a.task_id = new.task_id AND a.name = new.name),
                 (SELECT e.artifact_id FROM staged_artifacts e WHERE e.task_id = new.task_id AND e.name = new.name
                   ORDER BY e.epoch DESC LIMIT 1),
                 CAST(:artifact_id AS uuid)),
-       CAST(:user_id AS uuid), CAST(:kind AS text), CAST(:size AS bigint), CAST(:content AS bytea)
+       CAST(:user_id AS uuid), CAST(:kind AS text), CAST(:size AS bigint), CAST(:content AS bytea),
+       CAST(:digest AS text)
   FROM (SELECT CAST(:task_id AS uuid) AS task_id, CAST(:name AS text) AS name) new
     ON CONFLICT (task_id, epoch, name) DO UPDATE
-   SET kind = excluded.kind, size = excluded.size, content = excluded.content, created_at = clock()
+   SET kind = excluded.kind, size = excluded.size, content = excluded.content, digest = excluded.digest,
+       created_at = clock()
 RETURNING s.artifact_id;
 
 -- name: promote_artifacts
@@ -183,7 +197,7 @@ SELECT id, task_id, name, kind, size, created_at
  ORDER BY name;
 
 -- name: view_artifact
-SELECT id, task_id, name, kind, size, created_at, content
+SELECT id, task_id, name, kind, size, created_at, content, digest
   FROM artifacts
  WHERE id = :artifact_id AND user_id = :user_id;
 

@@ -69,7 +69,8 @@ CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution
 CREATE INDEX dead_letters_task ON dead_letters (task_id);
 CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
 
--- Files and values that a run stored for other tasks or for people, besides its output.
+-- Files and values that a run stored for other tasks or for people, besides its output. A small content is in
+-- the row; a large one is in the artifact store, under its SHA-256.
 CREATE TABLE artifacts (
     id UUID NOT NULL,
     task_id UUID NOT NULL,
@@ -77,16 +78,19 @@ CREATE TABLE artifacts (
     epoch INTEGER NOT NULL,
     name TEXT NOT NULL,
     kind TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    content BYTEA NOT NULL,
+    size BIGINT NOT NULL,
+    content BYTEA,
+    digest TEXT,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (id),
     CONSTRAINT artifacts_once UNIQUE (task_id, name),
     CONSTRAINT artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
+    CONSTRAINT artifacts_here_or_in_store CHECK (num_nonnulls(content, digest) = 1),
     FOREIGN KEY(task_id) REFERENCES tasks (id),
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
 CREATE INDEX artifacts_user ON artifacts (user_id, id);
+CREATE INDEX artifacts_digest ON artifacts (digest) WHERE digest IS NOT NULL;
 
 -- Artifacts of a run that has not ended. The settle of that run makes them visible, and so does a task that the run
 -- spawns with a reference to one; the artifacts of a run that was lost or handed back are deleted after a day.
@@ -98,12 +102,15 @@ CREATE TABLE staged_artifacts (
     artifact_id UUID NOT NULL,
     user_id UUID NOT NULL,
     kind TEXT NOT NULL,
-    size INTEGER NOT NULL,
-    content BYTEA NOT NULL,
+    size BIGINT NOT NULL,
+    content BYTEA,
+    digest TEXT,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     PRIMARY KEY (task_id, epoch, name),
-    CONSTRAINT staged_artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text'))
+    CONSTRAINT staged_artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
+    CONSTRAINT staged_artifacts_here_or_in_store CHECK (num_nonnulls(content, digest) = 1)
 );
+CREATE INDEX staged_artifacts_digest ON staged_artifacts (digest) WHERE digest IS NOT NULL;
 CREATE INDEX staged_artifacts_created ON staged_artifacts (created_at);
 
 -- Make artifacts of one run visible, all or those with the given ids; an artifact with the same name is replaced.
@@ -118,15 +125,20 @@ AS $$
            AND (only_ids IS NULL OR artifact_id = ANY (only_ids))
         RETURNING *
     ), promoted AS (
-        INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content, created_at)
-        SELECT artifact_id, task_id, user_id, epoch, name, kind, size, content, created_at FROM moved
+        INSERT INTO artifacts (id, task_id, user_id, epoch, name, kind, size, content, digest, created_at)
+        SELECT artifact_id, task_id, user_id, epoch, name, kind, size, content, digest, created_at FROM moved
             ON CONFLICT ON CONSTRAINT artifacts_once DO UPDATE
            SET epoch = excluded.epoch, kind = excluded.kind, size = excluded.size, content = excluded.content,
-               created_at = excluded.created_at
+               digest = excluded.digest, created_at = excluded.created_at
         RETURNING id
     )
     SELECT count(*) FROM promoted
 $$;
+
+-- Lock a blob until the transaction ends: whoever stores a row for it and whoever deletes it wait for each other.
+CREATE FUNCTION lock_blob(of_digest text) RETURNS void
+LANGUAGE sql
+RETURN pg_advisory_xact_lock(hashtext('blob'), hashtext(of_digest));
 
 -- Delete the oldest artifacts of runs that ended without making them visible; return their number.
 CREATE FUNCTION delete_stale_artifacts(older_than interval, max_rows int) RETURNS bigint
