@@ -33,9 +33,9 @@ LONG_TIMEOUTS = Timeouts(statement=600, lock=600, idle=600, silence=900)
 DRAINERS = ("dispatcher", "maintenance", "beat", "worker")
 
 
-def noop(label: int = 0) -> NewTask:
-    """Return a task that does nothing."""
-    return NewTask(title="nothing", type="noop", payload={"label": label} if label else {})
+def noop(label: int = 0, kind: str = "noop") -> NewTask:
+    """Return a task that does nothing, or next to nothing."""
+    return NewTask(title="nothing", type=kind, payload={"label": label} if label else {})
 
 
 @dataclass
@@ -55,14 +55,14 @@ class BenchmarkDeployment:
         """Make users, each with the plan's limits."""
         return [create_user(self.app, name=f"user-{n}", plan=plan) for n in range(count)]
 
-    def fill(self, users: Sequence[UserId], jobs: int) -> None:
-        """Submit tasks that do nothing, the same number for every user, through the front gate."""
+    def fill(self, users: Sequence[UserId], jobs: int, kind: str = "noop") -> None:
+        """Submit tasks of a type, the same number for every user, through the front gate."""
         each, rest = divmod(jobs, len(users))
         for servers, user in enumerate(users):
             wanted = each + (servers < rest)
             for start in range(0, wanted, BATCH):
                 size = min(BATCH, wanted - start)
-                submit_graph(self.app, user, [noop() for _ in range(size)], NO_LIMITS)
+                submit_graph(self.app, user, [noop(kind=kind) for _ in range(size)], NO_LIMITS)
 
     def pause(self, *, paused: bool) -> None:
         """Close or open all lanes at once, so that a filled queue starts as one."""

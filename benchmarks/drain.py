@@ -80,12 +80,13 @@ def drain_ours(
     users: int = USERS,
     workers: int = 1,
     who: str = US,
+    kind: str = "noop",
 ) -> float:
     """Fill a paused deployment, open it, and return the tasks it settled a second."""
     with fresh_deployment(servers, changes) as deployment:
         people = deployment.users(users)
         deployment.pause(paused=True)
-        deployment.fill(people, jobs)
+        deployment.fill(people, jobs, kind)
         servers.vacuum_and_checkpoint(deployment.database)
         marks = servers.marks()
         names = [*DRAINERS, *(f"worker-{number}" for number in range(2, workers + 1))]

@@ -1,0 +1,61 @@
+"""What logs cost: the drain of tasks that print ten lines, and how late a follower sees a line."""
+
+import time
+
+from benchmarks.deployment import DRAINERS, fresh_deployment
+from benchmarks.drain import FULL_JOBS, QUICK_JOBS, US, drain_ours
+from benchmarks.latency import answers
+from benchmarks.options import Options
+from benchmarks.results import BenchmarkResult, percentile
+from benchmarks.servers import BenchmarkServers
+from benchmarks.wait import wait_until
+from overnight import Client
+from overnight.models.enums import PlanTier
+from overnight_server.control.keys import issue
+from overnight_server.control.users import create_user
+from overnight_server.local.ports import free_port
+
+PRINTS = "overnight, ten lines a task"
+FOLLOWER = "overnight logs -f"
+
+
+def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
+    """Drain silent tasks and tasks that print, in turns; then follow the log of one that runs."""
+    jobs = options.jobs or options.choose(QUICK_JOBS, 4 * FULL_JOBS)
+    lines = options.choose(20, 400)
+    silent, prints, lags = [], [], []
+    for number in options.rounds_to_run:
+        silent.append(drain_ours(servers, jobs, options.settings))
+        prints.append(drain_ours(servers, jobs, options.settings, who=PRINTS, kind="print"))
+        lags.append(percentile(_lags(options, servers, lines), 0.95))
+        print(
+            f"  round {number + 1}: silent {silent[-1]:.1f} jobs/s, ten lines {prints[-1]:.1f}"
+            f" jobs/s, lag p95 {lags[-1]:.0f} ms",
+            flush=True,
+        )
+    result = BenchmarkResult()
+    result.figure(US, "drain", "jobs/s", silent)
+    result.figure(PRINTS, "drain", "jobs/s", prints)
+    result.figure(FOLLOWER, "lag p95", "ms", lags, "less")
+    result.ratio(f"{PRINTS} / {US}", prints, silent)
+    return result
+
+
+def _lags(options: Options, servers: BenchmarkServers, lines: int) -> list[float]:
+    """Return how many milliseconds after it was printed each line reached a follower."""
+    port = free_port()
+    changes = {**options.settings, "api_port": str(port)}
+    with fresh_deployment(servers, changes) as deployment:
+        user = create_user(deployment.app, name="ada", plan=PlanTier.ENTERPRISE)
+        key = issue(deployment.app, user, name="bench")
+        with (
+            deployment.processes(*DRAINERS, "api"),
+            Client(f"http://127.0.0.1:{port}", key, retries=0) as client,
+        ):
+            wait_until(lambda: answers(client), what="the API", pause=0.1)
+            task = client.tasks.create("tell the time", type="clock", payload={"lines": lines})
+            return [
+                1000 * (time.time() - float(line))
+                for part in client.tasks.follow_logs(task.id)
+                for line in part.text.split()
+            ]
