@@ -149,6 +149,11 @@ class TaskBody(RequestModel):
     prompt: Text | None = Field(
         None, max_length=200_000, description="The prompt for an agent; stored as spec.prompt."
     )
+    keep_log: bool = Field(
+        default=False,
+        description="Store the whole output of each run as the artifact log; stored as"
+        " spec.keep_log.",
+    )
     spec: JsonObject = Field(
         default_factory=dict,
         description="Options of the runner (model, env, …); same limits as payload. Its object"
@@ -268,6 +273,7 @@ class ChildFields(TypedDict, total=False):
     priority_boost_per_minute: float | None
     payload: dict[str, Any] | None
     prompt: str | None
+    keep_log: bool | None
     spec: dict[str, Any] | None
     timeout_seconds: int | None
     max_attempts: int | None

@@ -1,18 +1,22 @@
 """The logs of runs: bounded, fenced by the claim, and never in the way of a run."""
 
+import gzip
 import logging
+import random
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
 from overnight import Context
 from overnight.handlers import registry
 from overnight_server.domain.claims import Run
-from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.ids import TaskId, UserId, parse_artifact
 from overnight_server.domain.results import Returned
+from overnight_server.insight.artifacts import get_artifact, list_artifacts
 from overnight_server.maintenance.log_retention import BATCH, delete_old_logs
 from overnight_server.outcome.run_logs import LogWrite, NewLogChunk, write_logs
 from overnight_server.outcome.settle import settle
@@ -20,6 +24,7 @@ from overnight_server.store.db import Db
 from overnight_server.wakeups.wake import Waker
 from overnight_worker import run_log, run_output
 from overnight_worker.execute import carry_out
+from overnight_worker.full_log import FullLog
 from overnight_worker.resources import WorkerResources
 from overnight_worker.run_log import CHUNK_BYTES, HEAD_BYTES, TAIL_BYTES, LogWriter, RunLog
 from tests.support.deployment import Deployment
@@ -88,10 +93,12 @@ def text_of(deployment: Deployment, task_id: TaskId) -> str:
     return "".join(str(chunk["text"]) for chunk in chunks(deployment, task_id))
 
 
-def carried_out(deployment: Deployment, worker: WorkerResources, user: UserId) -> TaskId:
+def carried_out(
+    deployment: Deployment, worker: WorkerResources, user: UserId, **fields: Any
+) -> TaskId:
     # Here, because pytest has its own streams for each phase of a test.
     run_output.install()
-    task_id = deployment.task(user, type="test")
+    task_id = deployment.task(user, type="test", **fields)
     [claimed] = [it for it in deployment.claim().claims if it.claim.task_id == task_id]
     carry_out(worker, [claimed.claim])
     return task_id
@@ -345,3 +352,39 @@ def test_old_logs_are_deleted_in_batches_and_young_ones_are_kept(
     assert delete_old_logs(db, retention=timedelta(days=14)) == BATCH + 10
     assert delete_old_logs(db, retention=timedelta(days=14)) == 0
     assert text_of(deployment, run.claim.task_id) == "young\n"
+
+
+def test_the_whole_output_is_kept_as_an_artifact_if_the_task_asks(
+    deployment: Deployment,
+    worker: WorkerResources,
+    user: UserId,
+    handler: Callable[..., None],
+) -> None:
+    def work(ctx: Context) -> object:
+        for number in range(30_000):
+            print(f"{number:099d}")  # noqa: T201 - that is the point
+        print("the end", end="")  # noqa: T201 - the same
+        return None
+
+    handler(work)
+    task_id = carried_out(deployment, worker, user, spec={"keep_log": True})
+
+    [artifact] = list_artifacts(deployment.app, user, task_id)
+    assert artifact.name == "log"
+    _, content = get_artifact(deployment.app, user, parse_artifact(artifact.id))
+    lines = gzip.decompress(content.value()).decode().splitlines()
+    assert (len(lines), lines[0], lines[-1]) == (30_001, "0" * 99, "the end")
+
+
+def test_a_full_log_stops_at_its_size_and_says_so() -> None:
+    log = FullLog(max_bytes=256 * 1024)
+    for _ in range(200):
+        log.write(random.Random(7).randbytes(8 * 1024).hex() + "\n")
+
+    file = log.finish()
+    file.seek(0)
+    content = file.read()
+    log.close()
+
+    assert len(content) <= 256 * 1024
+    assert gzip.decompress(content).decode().splitlines()[-1].startswith("[the rest is missing")

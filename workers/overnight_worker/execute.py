@@ -19,6 +19,7 @@ from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.force_stop import ActiveRun
+from overnight_worker.full_log import FullLog, store_full_log
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.lease import Lease
 from overnight_worker.message import read_claims
@@ -156,6 +157,8 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
     output, raised = call_handler(handler, active.context)
     RUN_OUTPUT.end()
     active.log.close()
+    if active.full_log is not None:
+        store_full_log(resources, run.claim, active.full_log)
     # Before the result is recorded: that frees the task's locks and lets others start.
     POOL_GUARD.end_programs_of_run()
     fault("execute.after_handler")
@@ -177,7 +180,9 @@ def _activate(
     policy = StopPolicy(
         limits, start_requested_at=start_requested_at, run_started_at=time.monotonic()
     )
-    log = RunLog(run.claim, resources.log_writer)
+    full_log = FullLog.of(resources.settings) if run.spec.get("keep_log") is True else None
+    copy = None if full_log is None else full_log.write
+    log = RunLog(run.claim, resources.log_writer, copy=copy)
     context = RunContext(
         run,
         deadline=policy.deadline,
@@ -186,7 +191,7 @@ def _activate(
         send_cost=lease.send_cost,
         run_log=log,
     )
-    return ActiveRun(run, context, policy, bundle, log)
+    return ActiveRun(run, context, policy, bundle, log, full_log)
 
 
 def _log_fields(claim: Claim) -> dict[str, object]:

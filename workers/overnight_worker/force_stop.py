@@ -20,6 +20,7 @@ from overnight_server.fault_points import fault
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.full_log import FullLog
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.result_mapping import stopped_result
 from overnight_worker.run_log import RunLog
@@ -51,6 +52,7 @@ class ActiveRun:
     stop_policy: StopPolicy
     bundle: Bundle
     log: RunLog
+    full_log: FullLog | None = None
     started_at: float = field(default_factory=time.monotonic)
 
     @property

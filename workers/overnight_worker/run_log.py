@@ -56,11 +56,15 @@ class _LogPart:
 class RunLog:
     """The log of one claim; handler threads write it, the `LogWriter` takes its text.
 
-    Only the holder of the claim makes one, so it alone counts the chunks.
+    Only the holder of the claim makes one, so it alone counts the chunks. `copy` gets all text,
+    also what is cut.
     """
 
-    def __init__(self, claim: Claim, writer: "LogWriter") -> None:
+    def __init__(
+        self, claim: Claim, writer: "LogWriter", *, copy: Callable[[str], None] | None = None
+    ) -> None:
         self.claim = claim
+        self._copy = copy
         self._writer = writer
         # Reentrant, because a destructor may print while its thread writes.
         self._lock = RLock()
@@ -117,6 +121,8 @@ class RunLog:
                 self._unwritten_bytes += chunk.size
 
     def _append(self, stream: str, text: str) -> None:
+        if text and self._copy is not None:
+            self._copy(text)
         for piece in _pieces(text):
             size = len(piece) if piece.isascii() else len(piece.encode())
             self._append_piece(stream, piece, size)

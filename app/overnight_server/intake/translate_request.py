@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from overnight.errors import InvalidRequest
 from overnight.models import tasks
@@ -44,7 +45,7 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         type=body.type or settings.default_type,
         description=body.description,
         payload=body.payload,
-        spec=body.spec if body.prompt is None else {**body.spec, "prompt": body.prompt},
+        spec=_spec(body),
         project_id=body.project_id,
         priority=_priority(body, settings),
         priority_boost_per_minute=_boost(body, settings),
@@ -65,6 +66,12 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         role=body.role,
         created_by=body.created_by,
     )
+
+
+def _spec(body: tasks.TaskBody) -> dict[str, Any]:
+    """Return the spec, with the fields of the request that are kept there."""
+    prompt = {} if body.prompt is None else {"prompt": body.prompt}
+    return body.spec | prompt | ({"keep_log": True} if body.keep_log else {})
 
 
 def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> NewTask:
