@@ -26,6 +26,7 @@ lint: venv ## style, types and import layers
 test chaos proof bench: export PYTHONDONTWRITEBYTECODE :=
 
 test: lint ## lint, then every test but the long ones, in two processes
+	@scripts/bubblewrap
 	$(BIN)/pytest -n 2
 
 chaos: venv ## break everything for a minute and check what is left (SECONDS=, SEED=)
@@ -35,6 +36,7 @@ chaos: venv ## break everything for a minute and check what is left (SECONDS=, S
 proof: PROVEN := submissions acknowledged=10000,kill=200,crash postgres=20,hang postgres=5,flush redis=20
 proof: PROVEN := $(PROVEN),fill redis=10,fill disk=10,areas audited=3
 proof: venv ## the long tests: more examples, every fault, mixed stress, ten minutes of chaos, mutants
+	@scripts/bubblewrap
 	$(BIN)/pytest -m "proof or hypothesis" --hypothesis-profile=proof --timeout=3600
 	$(BIN)/python -m tests.chaos --seconds 600 --seed 47 --tasks 10500 --at-least "$(PROVEN)"
 	$(BIN)/python -m tests.chaos.mutants --chaos

@@ -1,0 +1,4 @@
+"""Uses processor time for ever."""
+
+while True:
+    pass

@@ -1,0 +1,243 @@
+"""What a command gets, how its end is reported, and how it is stopped, in each rung."""
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import psutil
+import pytest
+
+from overnight_worker.sandbox import Rung
+from tests.sandbox.conftest import ROOT, SandboxWorker
+
+FETCH = """
+import sys, urllib.request, urllib.error
+for url in sys.argv[1:]:
+    try:
+        with urllib.request.urlopen(url, timeout=20) as answer:
+            print(answer.status, answer.read().decode())
+    except urllib.error.HTTPError as error:
+        print(error.code, error.read().decode().strip())
+    except OSError as error:
+        print("failed", error)
+"""
+TUNNEL = """
+import http.client, sys
+connection = http.client.HTTPConnection("127.0.0.1", 3128, timeout=20)
+connection.set_tunnel(sys.argv[1], int(sys.argv[2]))
+try:
+    connection.request("GET", "/")
+    print(connection.getresponse().read().decode())
+except OSError as error:
+    print(error)
+"""
+
+
+class Page(BaseHTTPRequestHandler):
+    """Answers with what it was asked."""
+
+    def do_GET(self) -> None:
+        body = f"{self.headers['Host']} {self.path}".encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Write nothing."""
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_a_command_has_its_input_and_a_small_environment(worker: SandboxWorker, rung: Rung) -> None:
+    answer = worker.request(
+        rung=rung,
+        argv=["sh", "-c", "cat; env | cut -d= -f1 | sort | tr '\\n' ' '; pwd; hostname; id -un"],
+        stdin="a prompt\n",
+        env={"GIVEN": "value"},
+    )
+
+    names = "ABSTRACT CANARY GIVEN HOME LANG OVERNIGHT_EVENTS_FD PATH PATHNAME PORT PWD TMPDIR"
+    assert answer["stdout"] == f"a prompt\n{names} /workspace\nsandbox\nagent\n"
+    assert (answer["cause"], answer["exit_code"]) == ("exit", 0)
+
+
+@pytest.mark.parametrize(
+    ("script", "told"),
+    [
+        ("exit 75", ("exit", 75, None)),
+        ("kill -SEGV $$", ("signal", None, 11)),
+        ("kill -KILL $$", ("signal", None, 9)),
+    ],
+)
+def test_the_end_of_a_command_is_told(
+    worker: SandboxWorker, rung: Rung, script: str, told: tuple[str, int | None, int | None]
+) -> None:
+    answer = worker.request(rung=rung, argv=["sh", "-c", script])
+
+    assert (answer["cause"], answer["exit_code"], answer["signal"]) == told
+
+
+@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc", 126)])
+def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(
+    worker: SandboxWorker, rung: Rung, program: str, code: int
+) -> None:
+    answer = worker.request(rung=rung, argv=[program])
+
+    assert answer["exit_code"] == code
+    assert answer["stderr"].startswith(f"overnight: cannot run {program}")
+
+
+def test_a_command_may_end_by_itself_when_asked(worker: SandboxWorker, rung: Rung) -> None:
+    script = "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
+
+    answer = worker.request(rung=rung, argv=["sh", "-c", script], terminate_on="ready", grace=60)
+
+    assert answer["stdout"] == "ready\nsaved\n"
+    assert (answer["cause"], answer["exit_code"]) == ("stopped", 3)
+
+
+def test_a_command_inherits_no_signals_and_no_mask(worker: SandboxWorker, rung: Rung) -> None:
+    signals = ["grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"]
+
+    assert worker.request(rung=rung, argv=signals)["stdout"].split()[1::2] == ["0" * 16] * 2
+    assert worker.request(rung=rung, argv=["sh", "-c", "umask"])["stdout"] == "0022\n"
+
+
+def test_a_file_of_the_host_is_mounted_and_cannot_be_changed(
+    worker: SandboxWorker, rung: Rung
+) -> None:
+    shown = Path(__file__).resolve().parents[2] / "LICENSE"
+    copy = Path("/var/tmp") / f"overnight-mount-{worker.kind}-{rung}"
+    copy.write_bytes(shown.read_bytes())
+    copy.chmod(0o666)
+    script = "head -1 /opt/tool/LICENSE; echo x >> /opt/tool/LICENSE || echo refused"
+    try:
+        answer = worker.request(
+            rung=rung, argv=["sh", "-c", script], mounts=[[str(copy), "/opt/tool/LICENSE"]]
+        )
+    finally:
+        copy.unlink()
+
+    assert answer["stdout"].splitlines() == [shown.read_text().splitlines()[0], "refused"]
+
+
+def test_values_of_the_environment_are_in_no_command_line_of_the_host(
+    worker: SandboxWorker, rung: Rung
+) -> None:
+    request = {"argv": ["sh", "-c", "echo ready; sleep 1"], "env": {"TOKEN": "secret-27182"}}
+    answers: list[dict[str, object]] = []
+    thread = threading.Thread(target=lambda: answers.append(worker.request(rung=rung, **request)))
+    thread.start()
+
+    seen: set[str] = set()
+    while thread.is_alive():
+        for process in psutil.process_iter(["cmdline"]):
+            seen |= {word for word in process.info["cmdline"] or [] if "secret-27182" in word}
+
+    assert answers[0]["exit_code"] == 0
+    assert seen == set()
+
+
+def test_a_limit_of_memory_is_told_with_the_peak(worker: SandboxWorker, rung: Rung) -> None:
+    script = "import time\nblock = bytearray(b'x') * (256 << 20)\ntime.sleep(60)"
+
+    answer = worker.request(
+        rung=rung, argv=["python3", "-c", script], limits={"memory_mb": 64, "tmp_mb": 8}
+    )
+
+    assert answer["cause"] == "oom"
+    assert answer["peak_memory"] > 32 << 20
+    assert answer["detail"] == (
+        "the processes of the command used more memory than the task may use"
+    )
+
+
+def test_a_named_host_is_reached_through_the_proxy_and_no_other(
+    worker: SandboxWorker, rung: Rung, port: int
+) -> None:
+    urls = ["http://agent.example/path?x=1", "http://other.example/", "http://agent.example:81/"]
+
+    answer = worker.request(
+        rung=rung, argv=["python3", "-c", FETCH, *urls], allow=["agent.example"], connect_to=port
+    )
+
+    assert answer["stdout"].splitlines() == [
+        "200 agent.example /path?x=1",
+        "403 the task allows only agent.example",
+        "403 the task allows only agent.example",
+    ], answer
+    assert answer["reports"][0] == "connected to agent.example:80"
+    assert answer["reports"][1].startswith("refused a connection to other.example:80")
+    assert answer["descriptors_left"] == 0
+
+
+def test_a_tunnel_leads_to_a_named_host_only(worker: SandboxWorker, rung: Rung, port: int) -> None:
+    named = worker.request(
+        rung=rung,
+        argv=["python3", "-c", TUNNEL, "agent.example", "8443"],
+        allow=["agent.example:8443"],
+        connect_to=port,
+    )
+    other = worker.request(
+        rung=rung,
+        argv=["python3", "-c", TUNNEL, "agent.example", "443"],
+        allow=["agent.example:8443"],
+        connect_to=port,
+    )
+
+    assert named["stdout"] == "agent.example:8443 /\n"
+    assert other["stdout"] == "Tunnel connection failed: 403 Forbidden\n"
+
+
+def test_a_name_with_a_private_address_is_refused_though_it_is_named(
+    worker: SandboxWorker, rung: Rung, port: int
+) -> None:
+    hosts = ["localhost", "127.0.0.1", "169.254.169.254", "[::1]"]
+    urls = [f"http://{host}:{port}/" for host in hosts]
+    script = f"import os; os.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\n{FETCH}"
+
+    answer = worker.request(
+        rung=rung,
+        argv=["python3", "-c", script, *urls],
+        allow=[f"{host.strip('[]')}:{port}" for host in hosts],
+    )
+
+    lines = answer["stdout"].splitlines()
+    assert [line.split()[0] for line in lines] == ["403"] * 4, answer
+    assert all("has the private address" in line for line in lines)
+
+
+if ROOT:
+
+    def test_a_workspace_that_the_user_of_the_sandbox_cannot_reach_is_refused(
+        sandbox_workers: dict[str, SandboxWorker],
+    ) -> None:
+        worker = sandbox_workers["root"]
+        worker.parent.chmod(0o700)
+        try:
+            refused = worker.request(rung=Rung.BUBBLEWRAP, argv=["true"])
+            own = worker.request(rung=Rung.OWN, argv=["true"])
+        finally:
+            worker.parent.chmod(0o711)
+
+        assert "Permission denied" in refused["no_sandbox"]
+        assert "chmod o+x" in refused["remedy"]
+        assert own["exit_code"] == 0
+
+
+def test_a_probe_makes_a_sandbox_of_each_kind(worker: SandboxWorker, rung: Rung) -> None:
+    probes = {probe["rung"]: probe for probe in worker.request(probe=True)}
+
+    assert probes[rung]["usable"], probes
+    assert probes[rung]["memory"] in {"cgroup", "watch"}

@@ -1,0 +1,219 @@
+"""The parts of the sandbox that decide without the kernel: arguments, users, groups, hosts."""
+
+from pathlib import Path
+
+import pytest
+
+from overnight_worker.sandbox import (
+    NetworkPolicy,
+    NoSandbox,
+    ReadOnlyMount,
+    SandboxLimits,
+    SandboxSpec,
+    proxy,
+    remedies,
+)
+from overnight_worker.sandbox.bubblewrap import bubblewrap_arguments
+from overnight_worker.sandbox.memory_group import V1, V2, find_parents
+from overnight_worker.sandbox.proxy import is_allowed, is_public
+from overnight_worker.sandbox.root_layout import RootLayout, root_layout
+from overnight_worker.sandbox.unprivileged_user import FIRST_USER, NOBODY, unprivileged_user
+
+SPEC = SandboxSpec(argv=("true",), workspace=Path("/w"))
+
+
+def arguments(layout: RootLayout) -> list[str]:
+    files = {path: number for number, path in enumerate(layout.files, start=20)}
+    return bubblewrap_arguments(layout, workspace="/w", seccomp=9, files=files)
+
+
+def test_bubblewrap_isolates_everything_and_drops_all_capabilities() -> None:
+    words = arguments(root_layout(SPEC))
+
+    for kind in ("user", "pid", "ipc", "uts", "net"):
+        assert f"--unshare-{kind}" in words
+    assert {"--disable-userns", "--die-with-parent", "--new-session", "--as-pid-1"} <= {*words}
+    assert words[words.index("--cap-drop") + 1] == "ALL"
+    assert words[words.index("--seccomp") + 1] == "9"
+
+
+def test_only_the_workspace_is_mounted_writable_from_the_host() -> None:
+    words = arguments(root_layout(SPEC))
+
+    assert words.count("--bind") == 1
+    assert words[words.index("--bind") :][:3] == ["--bind", "/w", "/workspace"]
+    assert not {"--dev-bind", "--bind-try", "--setenv", "--share-net"} & {*words}
+    remounted = [words[at + 1] for at, word in enumerate(words) if word == "--remount-ro"]
+    assert remounted == ["/proc", "/dev", "/"]
+
+
+def test_the_root_has_no_directory_in_which_sockets_are() -> None:
+    targets = {bind.target for bind in root_layout(SPEC).binds}
+
+    assert "/usr" in targets
+    assert not targets & {"/", "/run", "/var", "/home", "/tmp", "/etc", "/root", "/sys", "/proc"}
+
+
+def test_mounts_that_are_asked_for_come_last_and_by_their_real_path(tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("")
+    (tmp_path / "link").symlink_to("tool")
+    mount = ReadOnlyMount(tmp_path / "link", "/opt/tool")
+
+    layout = root_layout(
+        SandboxSpec(argv=("true",), workspace=Path("/w"), read_only_mounts=(mount,))
+    )
+
+    assert layout.binds[-1] == (str((tmp_path / "tool").resolve()), "/opt/tool")
+
+
+def test_a_limit_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="processes is 0: a limit of a sandbox is at least 1"):
+        SandboxLimits(processes=0)
+
+
+@pytest.mark.parametrize("target", ["/", "/proc/x", "opt", "/opt/../etc", "/workspace/a", "/tmp"])
+def test_nothing_is_mounted_where_a_sandbox_has_its_own(target: str) -> None:
+    with pytest.raises(ValueError, match="a target is an absolute path outside"):
+        ReadOnlyMount(Path("/opt"), target)
+
+
+def test_a_specification_without_a_command_is_refused() -> None:
+    with pytest.raises(ValueError, match="argv is empty"):
+        SandboxSpec(argv=(), workspace=Path("/w"))
+
+
+@pytest.mark.parametrize(
+    ("uid_map", "user"),
+    [
+        ("0 0 4294967295", range(FIRST_USER, FIRST_USER + 500)),
+        ("0 100000 65536", range(FIRST_USER, FIRST_USER + 500)),
+        ("0 1000 1\n65534 100000 1", [NOBODY]),
+    ],
+)
+def test_a_root_worker_drops_to_a_user_that_its_namespace_has(
+    uid_map: str, user: list[int]
+) -> None:
+    assert unprivileged_user(uid_map) in user
+
+
+def test_a_root_worker_without_another_user_makes_no_sandbox() -> None:
+    with pytest.raises(NoSandbox, match="no other user") as refusal:
+        unprivileged_user("0 1000 1")
+
+    assert "run the worker as an ordinary user" in refusal.value.remedy
+
+
+def test_the_group_of_v1_is_found_below_the_mount() -> None:
+    own = "9:pids:/a\n4:memory:/jobs/b\n0::/\n"
+    mounts = (
+        "30 20 0:26 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory\n"
+        "31 20 0:27 / /sys/fs/cgroup/pids rw,relatime - cgroup cgroup rw,pids\n"
+        "32 20 0:28 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw\n"
+    )
+
+    assert find_parents(own, mounts) == [
+        (Path("/sys/fs/cgroup/memory/jobs/b"), V1),
+        (Path("/sys/fs/cgroup/unified"), V2),
+    ]
+
+
+def test_the_group_of_a_container_is_seen_from_its_own_root() -> None:
+    own = "4:memory:/docker/abc\n"
+    mounts = "30 20 0:26 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory\n"
+
+    assert find_parents(own, mounts) == [(Path("/sys/fs/cgroup/memory"), V1)]
+
+
+def test_the_group_above_is_tried_with_v2() -> None:
+    own = "0::/system.slice/overnight.service/worker\n"
+    mounts = "32 20 0:28 / /sys/fs/cgroup rw,relatime - cgroup2 cgroup2 rw\n"
+    service = Path("/sys/fs/cgroup/system.slice/overnight.service")
+
+    assert find_parents(own, mounts) == [(service / "worker", V2), (service, V2)]
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0"),
+        *("100.100.100.200", "168.63.129.16", "224.0.0.1", "255.255.255.255", "192.0.2.1"),
+        *("::1", "::", "fe80::1%eth0", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1"),
+        *("::ffff:8.8.8.8", "64:ff9b::a00:1", "2002:a00:1::1", "2001:0:4136:e378::1"),
+    ],
+)
+def test_an_address_that_is_not_public_is_refused(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111"])
+def test_a_public_address_is_allowed(address: str) -> None:
+    assert is_public(address)
+
+
+@pytest.mark.parametrize(
+    ("host", "port", "allowed"),
+    [
+        ("api.example.com", 443, True),
+        ("API.Example.com.", 80, True),
+        ("api.example.com", 22, False),
+        ("example.com", 443, False),
+        ("evil-api.example.com", 443, False),
+        ("api.example.com.evil.org", 443, False),
+        ("git.example.com", 2222, True),
+        ("git.example.com", 443, False),
+    ],
+)
+def test_a_host_is_allowed_by_its_exact_name(host: str, port: int, *, allowed: bool) -> None:
+    policy = NetworkPolicy(("api.example.com", "git.example.com:2222"))
+
+    assert is_allowed(policy, host, port) == allowed
+
+
+def test_a_request_is_passed_on_with_the_host_that_was_checked() -> None:
+    lines = (b"GET http://a.example:8080/x?y=1 HTTP/1.1", b"Host: b.example", b"A: b")
+    head = b"\r\n".join([*lines, b"Proxy-Connection: keep-alive"])
+
+    method, target, passed_on = proxy._parse(head)
+
+    assert (method, target) == ("GET", ("a.example", 8080))
+    assert passed_on == (
+        b"GET /x?y=1 HTTP/1.1\r\nHost: a.example:8080\r\nA: b\r\nConnection: close\r\n\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /x HTTP/1.1", b"GET ftp://a/ HTTP/1.1", b"nonsense", b"CONNECT a HTTP/1.1"]
+)
+def test_a_request_that_names_no_host_is_refused(head: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        proxy._parse(head)
+
+
+@pytest.mark.parametrize(
+    ("message", "remedy"),
+    [
+        ("[Errno 2] No such file or directory: 'bwrap'", remedies.INSTALL),
+        ("Can't mount proc on /newroot/proc: Operation not permitted", remedies.MASKED_PROC),
+        ("unshare: Operation not permitted", remedies.CONTAINER),
+        ("No permissions to create new namespace", remedies.CONTAINER),
+        ("Can't find source path /root/w: Permission denied", remedies.UNREADABLE),
+        ("something else", remedies.UNKNOWN),
+    ],
+)
+def test_a_known_cause_has_a_remedy(
+    monkeypatch: pytest.MonkeyPatch, message: str, remedy: str
+) -> None:
+    monkeypatch.setattr(remedies, "KERNEL_SETTINGS", {})
+
+    assert remedies.remedy_for(message) == remedy
+
+
+def test_a_setting_of_the_kernel_that_forbids_namespaces_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    setting = tmp_path / "apparmor"
+    setting.write_text("1\n")
+    monkeypatch.setattr(remedies, "KERNEL_SETTINGS", {setting: ("1", "AppArmor forbids")})
+
+    assert remedies.remedy_for("loopback: Failed RTM_NEWADDR") == "AppArmor forbids"
+    assert remedies.remedy_for("setting up uid map: Permission denied") == "AppArmor forbids"

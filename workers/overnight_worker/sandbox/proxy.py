@@ -1,0 +1,232 @@
+"""The only way out of a sandbox: a proxy in the worker that connects to named hosts.
+
+A sandbox has a network namespace of its own, in which nothing but its loopback exists. Process 1
+opens a listener on 127.0.0.1 inside and hands it over to the worker, so that connections to it are
+accepted outside. A host must be named exactly, and none of its addresses may be private: a name
+that leads to the worker's own network is refused after it was resolved, and the connection is made
+to the address that was checked.
+"""
+
+import contextlib
+import ipaddress
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from overnight_worker.sandbox.spec import NetworkPolicy
+
+PROXY_PORT: Final = 3128
+DEFAULT_PORTS: Final = (80, 443)
+MAX_CONNECTIONS: Final = 64
+HEADER_BYTES: Final = 65_536
+CHUNK_BYTES: Final = 65_536
+HEADER_SECONDS: Final = 30.0
+CONNECT_SECONDS: Final = 15.0
+# A tunnel in which nothing was sent for so long is closed.
+IDLE_SECONDS: Final = 600.0
+# Addresses that the registries call public, and that lead to a cloud's own services.
+METADATA_ADDRESSES: Final = frozenset({"168.63.129.16"})
+# Prefixes in which another address is hidden.
+TRANSLATED: Final = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+
+Report = Callable[[str], None]
+Connect = Callable[[str, int], socket.socket]
+
+
+class HostRefused(Exception):
+    """The proxy may not connect to this host; the message says why."""
+
+
+def proxy_environment() -> dict[str, str]:
+    """Return the variables that lead programs in a sandbox to the proxy."""
+    url = f"http://127.0.0.1:{PROXY_PORT}"
+    names = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+    excluded = dict.fromkeys(("NO_PROXY", "no_proxy"), "localhost,127.0.0.1,::1")
+    return {**dict.fromkeys(names, url), **excluded}
+
+
+def is_allowed(policy: NetworkPolicy, host: str, port: int) -> bool:
+    """Return whether a policy names a host: `example.com` for ports 80 and 443, or with a port."""
+    names = {name.lower().rstrip(".") for name in policy.allow}
+    host = host.lower().rstrip(".")
+    return f"{host}:{port}" in names or (port in DEFAULT_PORTS and host in names)
+
+
+def is_public(address: str) -> bool:
+    """Return whether an address is one of the public internet, and not one of a private network."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, ipaddress.IPv6Address):
+        hidden = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
+        if hidden or any(ip in network for network in TRANSLATED):
+            return False
+    return ip.is_global and not ip.is_multicast and str(ip) not in METADATA_ADDRESSES
+
+
+def connect_public(host: str, port: int) -> socket.socket:
+    """Connect to a host by a public address; raise HostRefused if it has any other, OSError."""
+    results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = [str(result[4][0]) for result in results]
+    private = [address for address in addresses if not is_public(address)]
+    if private:
+        raise HostRefused(f"{host} has the private address {private[0]}")
+    failure = OSError(f"{host} has no address")
+    for address in addresses:
+        try:
+            return socket.create_connection((address, port), CONNECT_SECONDS)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+class Proxy:
+    """Serves the connections of one sandbox, each in its own thread, until `close`."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        policy: NetworkPolicy,
+        *,
+        report: Report | None = None,
+        connect: Connect | None = None,
+    ) -> None:
+        self._listener = listener
+        self._policy = policy
+        self._report = report or (lambda _sentence: None)
+        self._connect = connect or connect_public
+        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        self._is_closed = False
+        threading.Thread(target=self._accept, name="sandbox-proxy", daemon=True).start()
+
+    def close(self) -> None:
+        """Accept no more, and end every connection."""
+        with self._lock:
+            self._is_closed = True
+            open_sockets = [*self._open]
+        for end in (self._listener, *open_sockets):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        with self._listener:
+            while not self._is_closed:
+                try:
+                    client, _ = self._listener.accept()
+                except OSError:
+                    return
+                if not self._free.acquire(blocking=False):
+                    client.close()
+                    continue
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            with client, self._kept(client):
+                self._answer(client)
+        except (OSError, ValueError) as error:
+            self._report(f"a connection of the sandbox failed: {error}")
+        finally:
+            self._free.release()
+
+    def _answer(self, client: socket.socket) -> None:
+        """Read one request, connect to its host, and pass on what both sides send."""
+        client.settimeout(HEADER_SECONDS)
+        head, rest = _read_head(client)
+        method, target, first_bytes = _parse(head)
+        host, port = target
+        try:
+            server = self._open_server(host, port)
+        except HostRefused as refusal:
+            self._report(f"refused a connection to {host}:{port}: {refusal}")
+            _reply(client, "403 Forbidden", f"{refusal}\n")
+            return
+        except OSError as error:
+            self._report(f"could not connect to {host}:{port}: {error}")
+            _reply(client, "502 Bad Gateway", f"could not connect to {host}:{port}: {error}\n")
+            return
+        self._report(f"connected to {host}:{port}")
+        with server, self._kept(server):
+            if method == "CONNECT":
+                client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+            server.sendall(first_bytes + rest)
+            _pass_on(client, server)
+
+    def _open_server(self, host: str, port: int) -> socket.socket:
+        if not is_allowed(self._policy, host, port):
+            allowed = ", ".join(self._policy.allow)
+            raise HostRefused(f"the task allows only {allowed}")
+        return self._connect(host, port)
+
+    @contextlib.contextmanager
+    def _kept(self, end: socket.socket) -> Iterator[None]:
+        """Keep a socket while it is in use, so that `close` ends it."""
+        with self._lock:
+            if self._is_closed:
+                raise OSError("the sandbox has ended")
+            self._open.add(end)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._open.discard(end)
+
+
+def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
+    """Return the head of a request, and what was received behind it."""
+    received = b""
+    while b"\r\n\r\n" not in received:
+        chunk = client.recv(CHUNK_BYTES)
+        if not chunk or len(received) > HEADER_BYTES:
+            raise ValueError("a request without an end of its head")
+        received += chunk
+    head, _, rest = received.partition(b"\r\n\r\n")
+    return head, rest
+
+
+def _parse(head: bytes) -> tuple[str, tuple[str, int], bytes]:
+    """Return method, host and port of a request, and the head to send to the host.
+
+    A connection serves one request: the host is told to close it, so that no second request can
+    name another host.
+    """
+    lines = head.decode("latin-1").split("\r\n")
+    method, target, version = lines[0].split(" ")
+    if method == "CONNECT":
+        host, _, port = target.rpartition(":")
+        return method, (host.strip("[]"), int(port)), b""
+    url = urlsplit(target)
+    if url.scheme != "http" or not url.hostname:
+        raise ValueError(f"a request for {target[:200]!r}, which is no http address")
+    path = url.path or "/"
+    path += f"?{url.query}" if url.query else ""
+    dropped = ("connection:", "proxy-connection:", "proxy-authorization:", "host:")
+    kept = [line for line in lines[1:] if not line.lower().startswith(dropped)]
+    host_line = f"Host: {url.netloc.rpartition('@')[2]}"
+    new = [f"{method} {path} {version}", host_line, *kept, "Connection: close"]
+    return method, (url.hostname, url.port or 80), "\r\n".join([*new, "", ""]).encode("latin-1")
+
+
+def _reply(client: socket.socket, status: str, text: str) -> None:
+    body = text.encode()
+    head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    client.sendall(head.encode() + body)
+
+
+def _pass_on(client: socket.socket, server: socket.socket) -> None:
+    """Copy in both directions until both sides have sent everything."""
+    back = threading.Thread(target=_copy, args=(server, client), daemon=True)
+    back.start()
+    _copy(client, server)
+    back.join()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        source.settimeout(IDLE_SECONDS)
+        while chunk := source.recv(CHUNK_BYTES):
+            target.sendall(chunk)
+    with contextlib.suppress(OSError):
+        target.shutdown(socket.SHUT_WR)
