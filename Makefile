@@ -4,13 +4,16 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv up test lint chaos proof bench audit sbom clean requirements hooks
+.PHONY: help venv bubblewrap up test lint chaos proof bench audit sbom clean requirements hooks
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
 
 venv: ## install the pinned requirements into .venv (uv if on PATH, else pip)
 	@PYTHON="$(PYTHON)" scripts/venv
+
+bubblewrap: ## install bubblewrap for the tests of sandboxes, where this machine allows it
+	@scripts/bubblewrap
 
 up: venv ## start everything on this machine; Ctrl-C stops it
 	@$(BIN)/overnight up
@@ -25,8 +28,7 @@ lint: venv ## style, types and import layers
 # were kept.
 test chaos proof bench: export PYTHONDONTWRITEBYTECODE :=
 
-test: lint ## lint, then every test but the long ones, in two processes
-	@scripts/bubblewrap
+test: venv bubblewrap lint ## lint, then every test but the long ones, in two processes
 	$(BIN)/pytest -n 2
 
 chaos: venv ## break everything for a minute and check what is left (SECONDS=, SEED=)
@@ -35,8 +37,7 @@ chaos: venv ## break everything for a minute and check what is left (SECONDS=, S
 # What ten minutes of chaos must have seen to prove anything.
 proof: PROVEN := submissions acknowledged=10000,kill=200,crash postgres=20,hang postgres=5,flush redis=20
 proof: PROVEN := $(PROVEN),fill redis=10,fill disk=10,areas audited=3
-proof: venv ## the long tests: more examples, every fault, mixed stress, ten minutes of chaos, mutants
-	@scripts/bubblewrap
+proof: venv bubblewrap ## the long tests: more examples, every fault, mixed stress, ten minutes of chaos, mutants
 	$(BIN)/pytest -m "proof or hypothesis" --hypothesis-profile=proof --timeout=3600
 	$(BIN)/python -m tests.chaos --seconds 600 --seed 47 --tasks 10500 --at-least "$(PROVEN)"
 	$(BIN)/python -m tests.chaos.mutants --chaos

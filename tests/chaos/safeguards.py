@@ -6,6 +6,7 @@ from typing import Final
 
 TESTS: Final = "tests/integration"
 SQL: Final = "app/overnight_server/store/sql"
+SANDBOX: Final = "workers/overnight_worker/sandbox"
 HOURS: Final = "app/overnight_server/store/migrations/versions/schema/09_hours_and_costs.sql"
 
 Edit = tuple[str, str, str]
@@ -167,6 +168,37 @@ MUTANTS: Final = (
         {
             "tests/unit/test_verdicts.py"
             "::test_a_worker_killed_from_outside_does_not_count_towards_poison": "assert"
+        },
+    ),
+    Mutant(
+        "the end of a sandbox with its worker",
+        (
+            f"{SANDBOX}/pid1.py",
+            "        if not message:\n            os._exit(WORKER_GONE)",
+            "        if not message:\n            time.sleep(3600)",
+        ),
+        {
+            "tests/sandbox/test_start.py"
+            "::test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed": "lives on",
+        },
+    ),
+    Mutant(
+        "the keyring in the filter of a sandbox",
+        (f"{SANDBOX}/seccomp.py", '    "keyctl": (250, 219),\n', ""),
+        {
+            "tests/sandbox/test_hostile_scripts.py::test_no_key_of_the_worker_is_found": "ESCAPED",
+        },
+    ),
+    Mutant(
+        "the refusal of links among the files of a command",
+        (
+            f"{SANDBOX}/collect.py",
+            "RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH",
+            "0",
+        ),
+        {
+            "tests/unit/test_sandbox_files.py"
+            "::test_a_file_that_becomes_a_link_after_it_was_listed_is_not_followed": "['b']",
         },
     ),
 )

@@ -126,6 +126,10 @@ def test_a_hostile_script_achieves_and_leaves_nothing(
         assert answer["exit_code"] == 0, answer
 
 
+def test_no_key_of_the_worker_is_found(worker: SandboxWorker, rung: Rung) -> None:
+    run_script(worker, rung, "keyring")
+
+
 def test_only_regular_files_below_the_workspace_are_collected(
     worker: SandboxWorker, rung: Rung
 ) -> None:

@@ -1,5 +1,7 @@
 """What a command gets, how its end is reported, and how it is stopped, in each rung."""
 
+import socket
+import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,7 +10,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from overnight_worker.sandbox import Rung
+from overnight_worker.sandbox import (
+    Rung,
+    SandboxSpec,
+    create_workspace,
+    remove_workspace,
+    start_sandbox,
+)
 from tests.sandbox.conftest import ROOT, SandboxWorker
 
 FETCH = """
@@ -216,6 +224,23 @@ def test_a_name_with_a_private_address_is_refused_though_it_is_named(
     lines = answer["stdout"].splitlines()
     assert [line.split()[0] for line in lines] == ["403"] * 4, answer
     assert all("has the private address" in line for line in lines)
+
+
+def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(rung: Rung) -> None:
+    parent = Path(tempfile.mkdtemp(prefix="overnight-sandbox-", dir="/var/tmp"))
+    parent.chmod(0o711)
+    workspace = create_workspace(parent)
+    spec = SandboxSpec(argv=("sleep", "300"), workspace=workspace)
+    with start_sandbox(spec, rung) as sandbox:
+        sandbox._channel.shutdown(socket.SHUT_RDWR)
+
+        ended = sandbox.wait(20)
+    remove_workspace(workspace)
+    parent.rmdir()
+
+    assert ended is not None, "the sandbox lives on"
+    assert ended.cause == "failed"
+    assert "exit code 81" in ended.detail
 
 
 if ROOT:

@@ -17,7 +17,7 @@ from overnight_worker.sandbox.bubblewrap import bubblewrap_arguments
 from overnight_worker.sandbox.memory_group import V1, V2, find_parents
 from overnight_worker.sandbox.proxy import is_allowed, is_public
 from overnight_worker.sandbox.root_layout import RootLayout, root_layout
-from overnight_worker.sandbox.unprivileged_user import FIRST_USER, NOBODY, unprivileged_user
+from overnight_worker.sandbox.sandbox_user import FIRST_USER, NOBODY, unprivileged_user
 
 SPEC = SandboxSpec(argv=("true",), workspace=Path("/w"))
 
@@ -196,7 +196,7 @@ def test_a_request_that_names_no_host_is_refused(head: bytes) -> None:
         ("Can't mount proc on /newroot/proc: Operation not permitted", remedies.MASKED_PROC),
         ("unshare: Operation not permitted", remedies.CONTAINER),
         ("No permissions to create new namespace", remedies.CONTAINER),
-        ("Can't find source path /root/w: Permission denied", remedies.UNREADABLE),
+        ("Can't find source path /srv/w: Permission denied", remedies.UNREADABLE),
         ("something else", remedies.UNKNOWN),
     ],
 )

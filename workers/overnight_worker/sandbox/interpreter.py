@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from overnight_worker.sandbox.sandbox_user import unprivileged_user
 from overnight_worker.sandbox.spec import NoSandbox
-from overnight_worker.sandbox.unprivileged_user import unprivileged_user
 
 SYSTEM_PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 ISOLATED: Final = ("-I", "-S")

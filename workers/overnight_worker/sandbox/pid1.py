@@ -51,7 +51,7 @@ FILE_COST = 1024
 COMMAND_NICENESS = 5
 
 
-class Supervisor:
+class ProcessOne:
     """The command of a sandbox and what is known about it."""
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -353,7 +353,7 @@ def main(config: dict[str, Any]) -> NoReturn:
         os.dup2(null, 0)
         os.dup2(null, 1)
         close_others({0, 1, STDERR, config["channel"], *config["descriptors"]})
-        Supervisor(config).run()
+        ProcessOne(config).run()
     except BaseException:  # noqa: BLE001 - whatever it is, nothing may go on without process 1
         sys.excepthook(*sys.exc_info())
         os._exit(FAILED)

@@ -23,6 +23,7 @@ from overnight_worker.sandbox.memory_group import create_memory_group
 from overnight_worker.sandbox.proxy import PROXY_PORT, Connect, Proxy, Report, proxy_environment
 from overnight_worker.sandbox.remedies import UNKNOWN, remedy_for
 from overnight_worker.sandbox.root_layout import root_layout
+from overnight_worker.sandbox.sandbox_user import user_for
 from overnight_worker.sandbox.seccomp import UnknownArchitecture, build_filter
 from overnight_worker.sandbox.spec import (
     DEFAULT_ENV,
@@ -35,7 +36,6 @@ from overnight_worker.sandbox.spec import (
     SandboxLimits,
     SandboxSpec,
 )
-from overnight_worker.sandbox.unprivileged_user import user_for
 
 # How long a rung may take until process 1 answers; on an idle machine it takes 0.05 s.
 START_SECONDS: Final = 30.0

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from overnight_worker.sandbox.unprivileged_user import user_for
+from overnight_worker.sandbox.sandbox_user import user_for
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OWNER_ONLY: Final = 0o700
