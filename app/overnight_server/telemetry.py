@@ -241,6 +241,23 @@ class LogEvent(Enum):
         "worker pool slots capabilities",
         "A worker registered its slots, or ended its draining.",
     )
+    SANDBOX_FOUND = (
+        INFO,
+        "worker rung memory",
+        (
+            "A worker has started and runs commands in sandboxes of this kind; `memory` says"
+            " whether a `cgroup` of the kernel or a `watch` of ours holds their memory limit."
+        ),
+    )
+    SANDBOX_MISSING = (
+        WARN,
+        "worker policy reason remedy",
+        (
+            "A worker has started on a machine that can make no sandbox. With `policy=strict` tasks"
+            " that run commands fail with the class `no_sandbox`; with `policy=permissive` their"
+            " commands run without protection."
+        ),
+    )
     WORKER_LEFT = (INFO, "worker pool reason", "A worker withdrew its slots.")
     WORKER_DRAINING = (
         INFO,

@@ -33,6 +33,7 @@ from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.resources import NoDatabase, database_url
 from overnight_worker.restart import RESTART
+from overnight_worker.sandbox_report import report_sandbox
 
 # Celery's worker, whose parts are set as it starts.
 CeleryWorker: TypeAlias = Any
@@ -96,6 +97,7 @@ class Presence(StartStopStep):
             check_memory(self._settings)
         except (NoDatabase, HandlersNotLoaded, HandlersTooLarge) as error:
             raise SystemExit(f"overnight worker: {error}") from error
+        report_sandbox(self._settings)
         POOL_GUARD.prepare()
         self._description = describe_worker(self._settings, slots=parent.concurrency)
         self._canary = Canary(self._settings)

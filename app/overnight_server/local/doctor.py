@@ -1,8 +1,10 @@
 """Check every part of an installation; each failed check says what to do."""
 
+import json
 import os
 import shutil
 import stat
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -315,6 +317,30 @@ def _handlers(context: CheckContext) -> str:
     return "every waiting type has a handler"
 
 
+def _sandbox(context: CheckContext) -> str:
+    """Check by a trial that commands can run in a sandbox on this machine.
+
+    The package of the workers is started as a program, because the server does not import it.
+    """
+    if sys.platform != "linux":
+        raise NotChecked("sandboxes need Linux: tasks that run commands fail here")
+    command = [sys.executable, "-P", "-m", "overnight_worker.sandbox"]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
+    if answer.returncode != 0:
+        _fail("the trial failed", f"run `{' '.join(command)}` and see its message")
+    probes = json.loads(answer.stdout)
+    usable = [f"{probe['rung']} (memory: {probe['memory']})" for probe in probes if probe["usable"]]
+    missing = [f"{probe['rung']}: {probe['reason']}" for probe in probes if not probe["usable"]]
+    if usable:
+        return "; ".join([", ".join(usable), *(f"not {text}" for text in missing)])
+    if context.settings.sandbox == "permissive":
+        return f"none, commands run without protection; {'; '.join(missing)}"
+    remedies = "; or ".join(dict.fromkeys(probe["remedy"] for probe in probes))
+    if context.is_part:
+        return f"none, a worker here could run no commands; {'; '.join(missing)}; {remedies}"
+    return _fail("; ".join(missing), remedies)
+
+
 def _dispatcher(context: CheckContext) -> str:
     """Check that a dispatcher is connected and queries: it does at every poll, work or not.
 
@@ -389,6 +415,7 @@ CHECKS: dict[str, Callable[[CheckContext], str]] = {
     "dispatcher": _dispatcher,
     "workers": _workers,
     "handlers": _handlers,
+    "sandbox": _sandbox,
     "beat": _beat,
     "audit": _audit,
     "flower": _flower,

@@ -312,6 +312,11 @@ class Settings(BaseModel):
         description="The memory, in MB, that a run and the programs it started may use together. "
         "A run that uses more is ended as `out_of_memory`; 0 means no limit.",
     )
+    sandbox: Annotated[Literal["strict", "permissive"], LowerCase] = Field(
+        default="strict",
+        description="What a worker does with a command when its machine can make no sandbox: fail"
+        " the task (strict), or run the command without protection (permissive).",
+    )
 
     poll_interval: Annotated[Seconds, duration(1, 30)] = Field(
         default=5, description="How often the dispatcher looks for tasks when no wake-up arrives."
