@@ -48,6 +48,17 @@ GOALS: Sequence[Goal] = (
         for when, state in (("without other load", ""), ("after idle time", ", after idle time"))
         for share, floor, best in (("p50", 1.6, 1.2), ("p99", 2, 1))
     ),
+    *(
+        Goal(
+            f"start and end of a command, {kind} against none",
+            "sandbox",
+            f"{kind} sandbox / bare process",
+            50,
+            30,
+            "less",
+        )
+        for kind in ("bwrap", "own")
+    ),
     Goal(
         "claims of 100 a second, 1M against 10k ready",
         "claim",
