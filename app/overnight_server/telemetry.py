@@ -258,6 +258,11 @@ class LogEvent(Enum):
             " commands run without protection."
         ),
     )
+    SANDBOX_CONNECTION = (
+        INFO,
+        "detail",
+        "The proxy of a sandbox made, failed to make or refused a connection to a host.",
+    )
     WORKER_LEFT = (INFO, "worker pool reason", "A worker withdrew its slots.")
     WORKER_DRAINING = (
         INFO,

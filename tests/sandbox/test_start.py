@@ -1,5 +1,7 @@
 """What a command gets, how its end is reported, and how it is stopped, in each rung."""
 
+import os
+import shutil
 import socket
 import tempfile
 import threading
@@ -15,9 +17,11 @@ from overnight_worker.sandbox import (
     SandboxSpec,
     create_workspace,
     remove_workspace,
+    start,
     start_sandbox,
 )
-from tests.sandbox.conftest import ROOT, SandboxWorker
+from overnight_worker.sandbox.interpreter import Interpreter
+from tests.sandbox.conftest import ROOT, RUNGS, SandboxWorker
 
 FETCH = """
 import sys, urllib.request, urllib.error
@@ -226,21 +230,51 @@ def test_a_name_with_a_private_address_is_refused_though_it_is_named(
     assert all("has the private address" in line for line in lines)
 
 
-def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(rung: Rung) -> None:
+@pytest.fixture
+def workspace() -> Iterator[Path]:
     parent = Path(tempfile.mkdtemp(prefix="overnight-sandbox-", dir="/var/tmp"))
     parent.chmod(0o711)
     workspace = create_workspace(parent)
+    yield workspace
+    remove_workspace(workspace)
+    parent.rmdir()
+
+
+def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(
+    workspace: Path, rung: Rung
+) -> None:
     spec = SandboxSpec(argv=("sleep", "300"), workspace=workspace)
     with start_sandbox(spec, rung) as sandbox:
         sandbox._channel.shutdown(socket.SHUT_RDWR)
 
         ended = sandbox.wait(20)
-    remove_workspace(workspace)
-    parent.rmdir()
 
     assert ended is not None, "the sandbox lives on"
     assert ended.cause == "failed"
     assert "exit code 81" in ended.detail
+
+
+if Rung.BUBBLEWRAP in RUNGS:
+
+    def test_a_python_outside_of_usr_is_mounted_to_run_process_1(
+        workspace: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        python = workspace.parent / "python" / "bin" / "python3"
+        python.parent.mkdir(parents=True)
+        # It finds the modules of the system's Python, of which it is a copy.
+        shutil.copy(Path("/usr/bin/python3").resolve(), python)
+        prefix = str(python.parent.parent)
+        monkeypatch.setattr(start, "inside_interpreter", lambda: Interpreter(str(python), prefix))
+        spec = SandboxSpec(argv=("cat", "/proc/1/cmdline"), workspace=workspace)
+
+        with start_sandbox(spec, Rung.BUBBLEWRAP) as sandbox:
+            ended = sandbox.wait()
+            output = os.read(sandbox.stdout, 4096)
+        shutil.rmtree(prefix)
+
+        assert ended is not None
+        assert (ended.cause, ended.exit_code) == ("exit", 0)
+        assert output.split(b"\0")[0] == bytes(python)
 
 
 if ROOT:

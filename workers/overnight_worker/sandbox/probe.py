@@ -1,6 +1,7 @@
 """Which sandboxes can be made on this machine: found out by making one of each kind."""
 
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -73,12 +74,18 @@ def explain(probes: tuple[RungProbe, ...]) -> tuple[str, str]:
 
 
 def _probe(rung: Rung) -> RungProbe:
+    if sys.platform != "linux":
+        remedy = "run workers that execute commands on Linux"
+        return RungProbe(rung, usable=False, reason="sandboxes need Linux", remedy=remedy)
     try:
         if rung is Rung.BUBBLEWRAP:
             _check_version()
         return _try(rung)
     except NoSandbox as error:
         return RungProbe(rung, usable=False, reason=str(error), remedy=error.remedy)
+    except OSError as error:
+        remedy = f"let the worker write to {tempfile.gettempdir()}, or set TMPDIR"
+        return RungProbe(rung, usable=False, reason=f"no trial: {error}", remedy=remedy)
 
 
 def _check_version() -> None:
@@ -100,7 +107,7 @@ def _check_version() -> None:
 
 
 def _try(rung: Rung) -> RungProbe:
-    with tempfile.TemporaryDirectory(prefix="overnight-probe-", dir="/var/tmp") as parent:
+    with tempfile.TemporaryDirectory(prefix="overnight-probe-") as parent:
         Path(parent).chmod(0o711)
         workspace = create_workspace(Path(parent))
         try:

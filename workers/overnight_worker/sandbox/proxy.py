@@ -87,13 +87,12 @@ class Proxy:
         self,
         listener: socket.socket,
         policy: NetworkPolicy,
-        *,
-        report: Report | None = None,
+        report: Report,
         connect: Connect | None = None,
     ) -> None:
         self._listener = listener
         self._policy = policy
-        self._report = report or (lambda _sentence: None)
+        self._report = report
         self._connect = connect or connect_public
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()

@@ -15,6 +15,7 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any, Final
 
+from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.sandbox import own_rung, pid1
 from overnight_worker.sandbox.bubblewrap import PROGRAM, bubblewrap_arguments
 from overnight_worker.sandbox.handle import Sandbox
@@ -50,6 +51,11 @@ LEAST_FREE_BYTES: Final = 256 * MEGABYTE
 # A process gets this much data memory at least: some runtimes reserve much and use little.
 LEAST_DATA_MB: Final = 2048
 CREDENTIALS_BYTES: Final = 12
+# Read now: a process may change its user later.
+SOURCES: Final = {
+    "pid1": Path(pid1.__file__).read_text(),
+    "own_rung": Path(own_rung.__file__).read_text(),
+}
 
 
 def start_sandbox(
@@ -61,10 +67,10 @@ def start_sandbox(
 ) -> Sandbox:
     """Start the command of a specification, and return its sandbox.
 
-    `report` is called with a sentence for every connection that the proxy allows or refuses;
-    `connect` replaces the proxy's way out. Call it from a thread that outlives the sandbox: the
-    kernel ends a sandbox with the thread that started it. Raise NoSandbox if the sandbox cannot be
-    made; nothing is left then.
+    `report` is called with a sentence for every connection that the proxy allows or refuses,
+    instead of a log line; `connect` replaces the proxy's way out. Call this from a thread that
+    outlives the sandbox: the kernel ends a sandbox with the thread that started it. Raise NoSandbox
+    if the sandbox cannot be made; nothing is left then.
     """
     with ExitStack() as undo:
         user = user_for(spec.workspace)
@@ -79,12 +85,13 @@ def start_sandbox(
             start.close_inside()
         undo.callback(_end, process)
         pid, listener = start.wait_until_ready(process)
-        pidfd = os.pidfd_open(pid)
-        undo.callback(os.close, pidfd)
-        proxy = Proxy(listener, spec.network, report=report, connect=connect) if listener else None
-        if proxy is not None:
+        proxy = None
+        if listener is not None:
+            proxy = Proxy(listener, spec.network, report or _log_connection, connect)
             undo.callback(proxy.close)
         try:
+            pidfd = os.pidfd_open(pid)
+            undo.callback(os.close, pidfd)
             if group is not None:
                 group.add(pid)
             _prefer_for_oom(pid)
@@ -142,7 +149,7 @@ class _Start:
         words = b"".join(os.fsencode(word) + b"\0" for word in arguments)
         options = str(self._memory_file("arguments", words))
         command = [PROGRAM, "--args", options, "--", interpreter.path, *ISOLATED, "-"]
-        program = f"{_define('pid1', pid1.__file__)}pid1['main']({self._config()!a})\n"
+        program = f"{_define('pid1')}pid1['main']({self._config()!a})\n"
         return self._popen(command, program, user=self._user)
 
     def _run_own(self) -> subprocess.Popen[bytes]:
@@ -158,8 +165,7 @@ class _Start:
             "files": layout.files,
         }
         program = (
-            f"{_define('pid1', pid1.__file__)}{_define('own_rung', own_rung.__file__)}"
-            f"own_rung['main']({config!a}, pid1['main'])\n"
+            f"{_define('pid1')}{_define('own_rung')}own_rung['main']({config!a}, pid1['main'])\n"
         )
         # It drops to the unprivileged user itself, when it has read what only root may read.
         return self._popen([outside_interpreter(), *ISOLATED, "-"], program, user=None)
@@ -293,13 +299,13 @@ def _resource_limits(limits: SandboxLimits, *, is_enforced: bool) -> dict[str, i
 
 
 @cache
-def _define(name: str, path: str) -> str:
+def _define(name: str) -> str:
     """Return lines of Python that execute a module, with its names in a dictionary.
 
     They hold the module compiled, which saves a third of the time to start, and as source for a
     Python of another version.
     """
-    source = Path(path).read_text()
+    source = SOURCES[name]
     code = marshal.dumps(compile(source, name, "exec"))
     return (
         "import marshal, _frozen_importlib_external\n"
@@ -309,6 +315,10 @@ def _define(name: str, path: str) -> str:
         f"else:\n"
         f"    exec(compile({source!a}, {name!a}, 'exec'), {name})\n"
     )
+
+
+def _log_connection(sentence: str) -> None:
+    emit(LogEvent.SANDBOX_CONNECTION, detail=sentence)
 
 
 def _prefer_for_oom(pid: int) -> None:
