@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from overnight_worker.sandbox import Rung
+from overnight_worker.sandbox.spec import SANDBOXES
 
 # An ordinary user that no account of the machine has.
 TEST_USER = 60_099
 ROOT = os.geteuid() == 0
-RUNGS = [rung for rung in Rung if rung is Rung.OWN or shutil.which("bwrap")]
+RUNGS = [rung for rung in SANDBOXES if rung is Rung.OWN or shutil.which("bwrap")]
 KINDS = ["root", "user"] if ROOT else ["user"]
 
 

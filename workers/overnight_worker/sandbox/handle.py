@@ -78,8 +78,10 @@ class Sandbox:
                 self._is_stopped = True
                 with contextlib.suppress(OSError):
                     self._channel.shutdown(socket.SHUT_WR)
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                # Without a namespace only the program itself can end the others.
+                if self.rung is not Rung.NONE:
+                    with contextlib.suppress(ProcessLookupError):
+                        signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def wait(self, timeout: float | None = None) -> SandboxEnd | None:
         """Wait until no process of the sandbox is left; return how it ended, None on a timeout."""

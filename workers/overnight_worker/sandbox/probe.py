@@ -10,7 +10,13 @@ from typing import Final, Literal
 
 from overnight_worker.sandbox.bubblewrap import MIN_VERSION, PROGRAM
 from overnight_worker.sandbox.remedies import INSTALL
-from overnight_worker.sandbox.spec import NoSandbox, Rung, SandboxLimits, SandboxSpec
+from overnight_worker.sandbox.spec import (
+    SANDBOXES,
+    NoSandbox,
+    Rung,
+    SandboxLimits,
+    SandboxSpec,
+)
 from overnight_worker.sandbox.start import start_sandbox
 from overnight_worker.sandbox.workspace import create_workspace, remove_workspace
 
@@ -36,7 +42,7 @@ class RungProbe:
 
 def usable_rungs() -> list[RungProbe]:
     """Make a sandbox of each kind, and return what happened, the preferred kind first."""
-    return [_probe(rung) for rung in Rung]
+    return [_probe(rung) for rung in SANDBOXES]
 
 
 @cache
@@ -46,24 +52,24 @@ def find_rung() -> tuple[RungProbe, ...]:
     Processes that are forked later remember it too.
     """
     probes: list[RungProbe] = []
-    for rung in Rung:
+    for rung in SANDBOXES:
         probes.append(_probe(rung))
         if probes[-1].usable:
             break
     return tuple(probes)
 
 
-def choose_rung(policy: Policy = "strict") -> Rung | None:
+def choose_rung(policy: Policy = "strict") -> Rung:
     """Return the kind of sandbox to use on this machine.
 
-    If none can be made, raise NoSandbox with the remedies (`strict`), or return None
-    (`permissive`): the caller then runs commands without a sandbox, and says so loudly.
+    If none can be made, raise NoSandbox with the remedies (`strict`), or return `Rung.NONE`
+    (`permissive`), with which commands run without a sandbox.
     """
     probes = find_rung()
     if probes[-1].usable:
         return probes[-1].rung
     if policy == "permissive":
-        return None
+        return Rung.NONE
     raise NoSandbox(*explain(probes))
 
 

@@ -23,10 +23,19 @@ DEFAULT_ENV: Final = {
 
 
 class Rung(StrEnum):
-    """A way to make a sandbox, strongest first."""
+    """A way to run a command: in a sandbox by bubblewrap or by our own program, or without one.
+
+    With NONE the command sees the host's files and network: its limits, except those of the whole
+    sandbox, and its own user are all that remains.
+    """
 
     BUBBLEWRAP = "bwrap"
     OWN = "own"
+    NONE = "none"
+
+
+# The preferred one first.
+SANDBOXES: Final = (Rung.BUBBLEWRAP, Rung.OWN)
 
 
 @dataclass(frozen=True)

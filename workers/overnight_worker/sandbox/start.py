@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from overnight_server.telemetry import LogEvent, emit
-from overnight_worker.sandbox import own_rung, pid1
+from overnight_worker.sandbox import bare_command, own_rung, pid1
 from overnight_worker.sandbox.bubblewrap import PROGRAM, bubblewrap_arguments
 from overnight_worker.sandbox.handle import Sandbox
 from overnight_worker.sandbox.interpreter import ISOLATED, inside_interpreter, outside_interpreter
@@ -55,6 +55,7 @@ CREDENTIALS_BYTES: Final = 12
 SOURCES: Final = {
     "pid1": Path(pid1.__file__).read_text(),
     "own_rung": Path(own_rung.__file__).read_text(),
+    "bare_command": Path(bare_command.__file__).read_text(),
 }
 
 
@@ -121,6 +122,7 @@ class _Start:
         self._spec = spec
         self._user = user
         self._is_enforced = is_enforced
+        self._has_proxy = False
         self._memory_files: list[int] = []
         self.channel, self._inner_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         # The kernel then says who sends: the pid of process 1 outside of its namespace.
@@ -130,9 +132,14 @@ class _Start:
 
     def run(self, rung: Rung) -> subprocess.Popen[bytes]:
         """Start the process that makes the sandbox."""
-        if rung is Rung.BUBBLEWRAP:
-            return self._run_bubblewrap()
-        return self._run_own()
+        self._has_proxy = rung is not Rung.NONE and not self._spec.network.is_off
+        match rung:
+            case Rung.BUBBLEWRAP:
+                return self._run_bubblewrap()
+            case Rung.OWN:
+                return self._run_own()
+            case Rung.NONE:
+                return self._run_bare()
 
     def _run_bubblewrap(self) -> subprocess.Popen[bytes]:
         interpreter = inside_interpreter()
@@ -170,6 +177,17 @@ class _Start:
         # It drops to the unprivileged user itself, when it has read what only root may read.
         return self._popen([outside_interpreter(), *ISOLATED, "-"], program, user=None)
 
+    def _run_bare(self) -> subprocess.Popen[bytes]:
+        config = self._config()
+        # The kernel would count every process of the user.
+        del config["rlimits"]["RLIMIT_NPROC"]
+        config |= {"workspace": str(self._spec.workspace.resolve())}
+        program = (
+            f"{_define('pid1')}{_define('bare_command')}bare_command['main']({config!a}, pid1)\n"
+        )
+        python = inside_interpreter().path
+        return self._popen([python, *ISOLATED, "-"], program, user=self._user)
+
     def _popen(
         self, command: list[str], program: str, *, user: int | None
     ) -> subprocess.Popen[bytes]:
@@ -201,7 +219,7 @@ class _Start:
     def _config(self) -> dict[str, Any]:
         """Return what process 1 must know, as values that Python can read back."""
         spec, limits = self._spec, self._spec.limits
-        network = {} if spec.network.is_off else proxy_environment()
+        network = proxy_environment() if self._has_proxy else {}
         own = {EVENTS_VARIABLE: str(EVENTS_FD)}
         return {
             "channel": self._inner_channel.fileno(),
@@ -214,7 +232,7 @@ class _Start:
             "workspace": WORKSPACE,
             "workspace_bytes": limits.workspace_mb * MEGABYTE,
             "least_free_bytes": LEAST_FREE_BYTES,
-            "proxy_port": 0 if spec.network.is_off else PROXY_PORT,
+            "proxy_port": PROXY_PORT if self._has_proxy else 0,
         }
 
     def _memory_file(self, name: str, content: bytes) -> int:
