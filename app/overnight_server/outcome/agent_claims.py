@@ -3,14 +3,25 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import TypedDict
 
 from sqlalchemy import Connection
 
 from overnight.errors import NotStarted, StaleAttempt
+from overnight.models.agents import RunCost, RunFailure, TaskResult
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import TaskId
 from overnight_server.domain.lifecycle import State
-from overnight_server.domain.results import Busy, Interrupted, Released, Result
+from overnight_server.domain.results import (
+    Busy,
+    Deferred,
+    Interrupted,
+    Raised,
+    Released,
+    Result,
+    Returned,
+    TimedOut,
+)
 from overnight_server.gate.dispatch_log import AGENT_BUSY, log_dispatch_failed
 from overnight_server.outcome.settle import keep_stale_result, settle
 from overnight_server.store.db import Db
@@ -19,6 +30,15 @@ from overnight_server.store.statements import statement
 
 WINDOW_CLOSED = "window_closed"
 BUSY = "busy"
+# After a failure of these classes with a known wait, no attempt is spent.
+DEFERRING_CLASSES = frozenset({"rate_limit", "snooze"})
+
+
+class Spending(TypedDict):
+    """The cost and tokens that a run reports."""
+
+    cost_usd: float
+    tokens: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -52,6 +72,38 @@ class HeldClaim:
         if reason == WINDOW_CLOSED and self.window_closed:
             return Released(reason, cost_usd=cost_usd, tokens=tokens)
         return Released("shutdown", self.releases, cost_usd=cost_usd, tokens=tokens)
+
+
+def spending(report: RunCost) -> Spending:
+    """Return the cost and the tokens of a report."""
+    return {"cost_usd": report.cost_usd, "tokens": report.tokens.model_dump(exclude_defaults=True)}
+
+
+def completed(report: TaskResult) -> Result:
+    """Return the result of a run that its agent reports as completed."""
+    return Returned(
+        output=report.output,
+        summary=report.summary,
+        files_changed=tuple(report.files_changed or ()),
+        **spending(report),
+    )
+
+
+def failed(report: RunFailure, run: Run) -> Result:
+    """Return the result of a run that its agent reports as failed, timed out or rate-limited."""
+    if report.error_class in DEFERRING_CLASSES and report.retry_after is not None:
+        return Deferred(report.retry_after, report.error_class, **spending(report))
+    if report.error_class == "timeout":
+        return TimedOut(by_plan=run.plan_limited, **spending(report))
+    return Raised(
+        error_class=report.error_class,
+        message=report.error,
+        error_type=report.error_type,
+        detail=report.detail,
+        retryable=report.retryable,
+        wait_seconds=report.retry_after,
+        **spending(report),
+    )
 
 
 def read_claim(db: Db, claim: Claim, default_lease: timedelta) -> HeldClaim:

@@ -6,7 +6,7 @@ later what a woken agent really gets.
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -90,7 +90,8 @@ class AgentLongPoll:
             await asyncio.sleep(RETRY_SECONDS if outage.is_on else self._poll_seconds)
             agents = list(self._waiting)
             try:
-                pools = await anyio.to_thread.run_sync(partial(self._pools_with_work, agents))
+                places = [(agent.pool, agent.serves) for agent in agents]
+                pools = await anyio.to_thread.run_sync(partial(pools_with_work, self._db, places))
             except Exception as error:  # noqa: BLE001 - the agents wait for this task alone
                 outage.begin(error)
                 continue
@@ -99,15 +100,15 @@ class AgentLongPoll:
                 if agent.pool in pools:
                     agent.wake()
 
-    def _pools_with_work(self, agents: Sequence[WaitingAgent]) -> set[str]:
-        params = {
-            "names": [agent.pool for agent in agents],
-            "users": [agent.serves for agent in agents],
-        }
-        # One query for the agents of all users; it returns pool names and no data of any user.
-        return set(
-            self._db.atomically(
-                lambda tx: tx.execute(statement("agents_with_work"), params).scalars().all(),
-                all_users=True,
-            )
+
+def pools_with_work(db: Db, agents: Iterable[tuple[str, UserId | None]]) -> set[str]:
+    """Return the pools of those agents that may find a task, each with the user that it serves."""
+    waiting = list(agents)
+    params = {"names": [pool for pool, _ in waiting], "users": [serves for _, serves in waiting]}
+    # One query for the agents of all users; it returns pool names and no data of any user.
+    return set(
+        db.atomically(
+            lambda tx: tx.execute(statement("agents_with_work"), params).scalars().all(),
+            all_users=True,
         )
+    )

@@ -8,7 +8,7 @@ import base64
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Annotated, TypedDict
+from typing import Annotated
 from uuid import uuid4
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -49,13 +49,9 @@ from overnight_server.control.claim_tokens import (
 )
 from overnight_server.domain.ids import TaskId, show_artifact, show_task
 from overnight_server.domain.results import (
-    Deferred,
-    Raised,
     Result,
-    Returned,
     StoppedByBudget,
     StoppedByCancel,
-    TimedOut,
     WaitingForTasks,
 )
 from overnight_server.insight.tasks import get_task
@@ -71,16 +67,6 @@ from overnight_server.outcome.start import start
 from overnight_server.store.db import ActingUser, Db
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/tasks/{task_id}", tags=["runs"])
-# After a failure of these classes with a known wait, no attempt is spent.
-DEFERRING_CLASSES = frozenset({"rate_limit", "snooze"})
-
-
-class Spending(TypedDict):
-    """The cost and tokens that a run reports."""
-
-    cost_usd: float
-    tokens: dict[str, int]
-
 
 # An agent that got no response may send the end of its run again. The claim has then ended with
 # one of these outcomes, which only its holder can report.
@@ -208,15 +194,7 @@ def complete_run(body: TaskResult, run: CurrentRun) -> Ok:
             ),
         )
 
-    def result(_: HeldClaim) -> Result:
-        return Returned(
-            output=body.output,
-            summary=body.summary,
-            files_changed=tuple(body.files_changed or ()),
-            **_spending(body),
-        )
-
-    return _end(run, body, result)
+    return _end(run, body, lambda _: agent_claims.completed(body))
 
 
 @router.post("/fail")
@@ -237,11 +215,11 @@ def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
     def result(held_claim: HeldClaim) -> Result:
         match request.reason:
             case "cancelled":
-                return StoppedByCancel(**_spending(request))
+                return StoppedByCancel(**agent_claims.spending(request))
             case "budget":
-                return StoppedByBudget(**_spending(request))
+                return StoppedByBudget(**agent_claims.spending(request))
             case reason:
-                return held_claim.handed_back(reason, **_spending(request))
+                return held_claim.handed_back(reason, **agent_claims.spending(request))
 
     needs_start = request.reason in {"cancelled", "budget"}
     return _end(run, request, result, needs_start=needs_start)
@@ -251,7 +229,7 @@ def release_run(run: CurrentRun, body: ReleaseRequest | None = None) -> Ok:
 def suspend_run(body: SuspendRequest, run: CurrentRun) -> Ok:
     """Suspend a run until other tasks have ended; it resumes as a new run, no attempt spent."""
     tasks = tuple(parse_task_ids("tasks", body.tasks))
-    return _end(run, body, lambda _: WaitingForTasks(tasks, **_spending(body)))
+    return _end(run, body, lambda _: WaitingForTasks(tasks, **agent_claims.spending(body)))
 
 
 @router.post(
@@ -329,22 +307,7 @@ def _heartbeat_reply(answer: HeartbeatAnswer, lease: timedelta) -> HeartbeatRepl
 
 
 def _failed(run: RunRequest, body: RunFailure) -> Ok:
-    def result(held_claim: HeldClaim) -> Result:
-        if body.error_class in DEFERRING_CLASSES and body.retry_after is not None:
-            return Deferred(body.retry_after, body.error_class, **_spending(body))
-        if body.error_class == "timeout":
-            return TimedOut(by_plan=held_claim.run.plan_limited, **_spending(body))
-        return Raised(
-            error_class=body.error_class,
-            message=body.error,
-            error_type=body.error_type,
-            detail=body.detail,
-            retryable=body.retryable,
-            wait_seconds=body.retry_after,
-            **_spending(body),
-        )
-
-    return _end(run, body, result)
+    return _end(run, body, lambda held_claim: agent_claims.failed(body, held_claim.run))
 
 
 def _end(
@@ -371,11 +334,6 @@ def _end(
         return Ok()
     agent_claims.settle_claim(run.db, held_claim, result(held_claim))
     return Ok()
-
-
-def _spending(report: RunCost) -> Spending:
-    tokens = report.tokens.model_dump(exclude_defaults=True)
-    return {"cost_usd": report.cost_usd, "tokens": tokens}
 
 
 def _content(body: ArtifactUpload) -> bytes:
