@@ -109,6 +109,21 @@ class LogEvent(Enum):
         "queue_id epoch worker",
         "A message was dropped because its claim had ended or had been started already.",
     )
+    RUN_NOT_FOLLOWED = (
+        ERROR,
+        "queue_id epoch error",
+        "The agent driver failed on one run; the run is taken back when its lease ends.",
+    )
+    AGENT_HEALTH = (
+        INFO,
+        "agent health error",
+        "An HTTP agent answers its driver, or does not answer any more.",
+    )
+    DRIVER_STEP_FAILED = (
+        ERROR,
+        "error",
+        "The agent driver failed to hold, claim or stop; it tries again.",
+    )
     CLAIMS_MADE = (DEBUG, "pool count free", "The dispatcher claimed tasks for free slots.")
     CLAIM_RELEASED = (
         INFO,

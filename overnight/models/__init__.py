@@ -126,6 +126,13 @@ if TYPE_CHECKING:
     )
     from overnight.models.enums import PlanTier, RetryStrategy, TaskStatus
     from overnight.models.explain import Explanation, Reason
+    from overnight.models.http_agents import (
+        AbsenceAnswer,
+        HealthAnswer,
+        HttpAgentAdd,
+        HttpAgentAdded,
+        TaskAnswer,
+    )
     from overnight.models.keys import (
         ApiKey,
         CreatedApiKey,
@@ -167,6 +174,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AbsenceAnswer",
     "After",
     "AgentHeartbeat",
     "AgentRegister",
@@ -222,8 +230,11 @@ __all__ = [
     "FindingAcceptance",
     "FindingAccepted",
     "Forecast",
+    "HealthAnswer",
     "HeartbeatReply",
     "HoursAdjustment",
+    "HttpAgentAdd",
+    "HttpAgentAdded",
     "InboxResolved",
     "InboxRow",
     "JobStatus",
@@ -280,6 +291,7 @@ __all__ = [
     "StarvingUser",
     "SuspendRequest",
     "Task",
+    "TaskAnswer",
     "TaskBody",
     "TaskChanges",
     "TaskCreate",
@@ -322,6 +334,7 @@ _MODULES = (
     "account",
     "queue",
     "agents",
+    "http_agents",
     "admin",
     "keys",
 )

@@ -98,6 +98,14 @@ class RegisteredAgent(ResponseModel):
     )
     joined_at: datetime = Field(description="When it last registered.")
     last_seen_at: datetime = Field(description="When its last heartbeat or request arrived.")
+    url: str | None = Field(None, description="The address of an HTTP agent; null for others.")
+    health: str | None = Field(
+        None,
+        description="What the agent driver found at the address: unknown, idle, busy, unreachable"
+        " or unauthorized; null without an address.",
+    )
+    health_detail: str | None = Field(None, description="Why an HTTP agent is not healthy.")
+    checked_at: datetime | None = Field(None, description="When the address was last checked.")
 
 
 class AgentHeartbeat(ResponseModel):

@@ -86,7 +86,9 @@ class QueuedTask(ResponseModel):
     thinking: bool | None = Field(None, description="Whether to enable the model's thinking.")
     dispatched_at: datetime | None = Field(None, description="When it was dispatched to an agent.")
     task_id: str | None = Field(None, description="The task's id, once it is dispatched.")
-    agent_url: str | None = Field(None, description="The agent, once it is dispatched.")
+    agent_url: str | None = Field(
+        None, description="The agent, once it is dispatched: the URL of an HTTP agent, else an id."
+    )
     attempts: int = Field(description="How often it was dispatched.")
     last_error: str | None = Field(None, description="The error message of the latest failure.")
     source: str = Field(description="The source of the request.")

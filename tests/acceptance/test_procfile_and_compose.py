@@ -62,7 +62,9 @@ def seconds(duration: str) -> int:
 def test_the_procfile_has_one_line_per_process() -> None:
     assert procfile() == {
         name: ["overnight", name]
-        for name in ("api", "dispatcher", "worker", "maintenance", "beat", "flower")
+        for name in (
+            *("api", "dispatcher", "worker", "maintenance", "beat", "agent-driver", "flower"),
+        )
     }
 
 

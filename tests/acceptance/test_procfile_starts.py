@@ -20,7 +20,7 @@ from overnight_server.local.redis import EmbeddedRedis
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
-PROCFILE = dict(re.findall(r"(?m)^(\w+): (.+)$", (ROOT / "Procfile").read_text()))
+PROCFILE = dict(re.findall(r"(?m)^([\w-]+): (.+)$", (ROOT / "Procfile").read_text()))
 SERVICES: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
 
 

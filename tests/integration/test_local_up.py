@@ -18,6 +18,7 @@ from tests.support.terminal import Terminal
 from tests.support.wait import wait_until
 
 PROJECT = Path(__file__).parents[2]
+PROCFILE = {line.partition(":")[0] for line in (PROJECT / "Procfile").read_text().splitlines()}
 
 
 @pytest.fixture
@@ -119,7 +120,7 @@ def test_each_process_has_only_its_own_secrets_in_its_environment(terminal: Term
     }
 
     roles = {role for role, _ in environments.values()}
-    assert {"api", "dispatcher", "worker", "maintenance", "beat", "flower", "server"} <= roles
+    assert {*PROCFILE, "server"} <= roles
     for value, processes in secrets.values():
         holders = {role for role, environment in environments.values() if value in environment}
         assert holders == processes
@@ -130,10 +131,9 @@ def test_each_process_has_only_its_own_secrets_in_its_environment(terminal: Term
 
 def _role(process: psutil.Process) -> str:
     """Return the name of a process in the Procfile, or `server` for guards and servers."""
-    names = {"api", "dispatcher", "worker", "maintenance", "beat", "flower"}
     arguments = process.cmdline()
     # Maintenance is a Celery worker with a queue of its own.
-    found = [name for name in arguments if name in names]
+    found = [name for name in arguments if name in PROCFILE]
     return found[-1] if found else "server"
 
 
@@ -168,7 +168,7 @@ def test_the_first_screen_shows_only_what_concerns_the_user(
     assert lines[:3] == [
         f"Starting Overnight in {terminal.home.path} …",
         "Updating the database schema …",
-        "Starting api, dispatcher, maintenance, worker, beat, flower …",
+        "Starting api, dispatcher, maintenance, worker, beat, agent-driver, flower …",
     ]
     assert not [line for line in lines if " | " in line], "no line of a service"
     assert "database system is ready" in (terminal.home.logs / "postgres.log").read_text()

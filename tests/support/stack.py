@@ -1,5 +1,6 @@
 """A whole stack of real processes with short intervals; a test may end any of them."""
 
+import re
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -55,7 +56,7 @@ class Stack:
     def start(self, *names: str) -> Self:
         """Start processes; `worker-2` is another `worker`."""
         for name in names:
-            command = name.partition("-")[0]
+            command = re.sub(r"-\d+$", "", name)
             with (self.logs / f"{name}.log").open("ab") as output:
                 self.processes[name] = GuardedProgram(
                     Program(

@@ -102,7 +102,7 @@ def test_a_setting_has_the_default_and_the_range_of_the_contract(
         ("OVERNIGHT_DIRECTOR_URL", "https://localhost:8443/", "url", "https://localhost:8443"),
         ("AG_QUEUE_MAX_SIZE", "50", "queue_max_size", 50),
         ("AG_QUEUE_MAX_ATTEMPTS", "5", "max_attempts", 5),
-        ("AG_QUEUE_DISPATCH_TIMEOUT", "30s", "claim_ttl", 30.0),
+        ("AG_QUEUE_DISPATCH_TIMEOUT", "30s", "dispatch_timeout", 30.0),
         ("AG_QUEUE_DIR", "/srv/queue", "home", Path("/srv/queue")),
         (
             "OVERNIGHT_HANDLERS",

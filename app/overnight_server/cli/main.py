@@ -14,6 +14,7 @@ import typer
 from overnight_server.cli.commands import (
     account,
     add,
+    agents,
     artifacts,
     audit,
     batch,
@@ -126,6 +127,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "worker": processes.worker,
         "maintenance": processes.maintenance,
         "beat": processes.beat,
+        "agent-driver": processes.agent_driver,
         "flower": processes.flower,
     },
 }
@@ -141,6 +143,7 @@ app.add_typer(artifacts.app, name="artifacts", rich_help_panel=TASKS)
 app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)
+app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead_letters.app, name="dead", rich_help_panel=OPERATE)
 app.add_typer(inbox.app, name="inbox", rich_help_panel=OPERATE)

@@ -7,9 +7,9 @@ caller is the owner; another user's agent raises AgentNotFound.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from typing import Any, Self
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, Row
 
 from overnight.errors import AgentNotFound, AgentOffline, InvalidRequest
 from overnight_server.control.keys import Caller
@@ -95,15 +95,23 @@ class AgentRegistration:
 
 
 def register(
-    db: Db, caller: Caller, agent: PullAgentDescription, caps: AgentCaps = DEFAULT_CAPS
+    db: Db,
+    caller: Caller,
+    agent: PullAgentDescription,
+    caps: AgentCaps = DEFAULT_CAPS,
+    *,
+    has_address: bool = False,
 ) -> RegisterResult:
     """Register an agent; the same name again updates the same agent.
 
     Raises InvalidRequest, before anything is written, if the agent declares more types or
-    capabilities than `caps` allow, or the user has as many other agents as allowed.
+    capabilities than `caps` allow, the user has as many other agents as allowed, or the name is
+    that of an HTTP agent; with `has_address` it may be.
     """
     caps.check(agent)
     user_id = caller.user_id
+    if not has_address:
+        _check_no_address(db, user_id, agent.name)
     # Named by the owner's id: a user's name can pass to another user, and the pool must not.
     pool = f"pull:{user_id}/{agent.name}"
 
@@ -144,13 +152,14 @@ def record_poll(db: Db, caller: Caller, agent_id: str) -> AgentRegistration:
     """Record that an agent asked for work, and return what the gate needs to know of it.
 
     The tokens of its claims are valid as long as the credential of this caller. Raises
-    AgentNotFound, and AgentOffline if the agent must register again.
+    AgentNotFound, AgentOffline if the agent must register again, and InvalidRequest for an HTTP
+    agent.
     """
     user_id = caller.user_id
     params = {"id": agent_id, "user_id": user_id, **_authorization(caller)}
     row = db.atomically(lambda tx: tx.execute(statement("touch_own_agent"), params).one_or_none())
     if row is None:
-        _pool_of_own_agent(db, user_id, agent_id)
+        _check_no_address(db, user_id, _own_agent(db, user_id, agent_id).name)
         raise AgentOffline
     return AgentRegistration(
         agent_id=row.id,
@@ -165,7 +174,7 @@ def record_poll(db: Db, caller: Caller, agent_id: str) -> AgentRegistration:
 
 def drain(db: Db, user_id: UserId, agent_id: str) -> None:
     """Give an agent no new tasks; it may finish what it runs."""
-    pool = _pool_of_own_agent(db, user_id, agent_id)
+    pool = _own_agent(db, user_id, agent_id).pool
     params = {"id": agent_id}
     drained = db.atomically(
         lambda tx: tx.execute(statement("drain_own_agent"), params).one_or_none()
@@ -176,8 +185,12 @@ def drain(db: Db, user_id: UserId, agent_id: str) -> None:
 
 
 def leave(db: Db, user_id: UserId, agent_id: str) -> None:
-    """Remove an agent's slots at once; claims that it still holds end with their leases."""
-    _pool_of_own_agent(db, user_id, agent_id)
+    """Remove an agent's slots at once; claims that it still holds end with their leases.
+
+    The driver gives back what an HTTP agent holds, and forgets its address.
+    """
+    params = {"user_id": user_id, "name": _own_agent(db, user_id, agent_id).name}
+    db.atomically(lambda tx: tx.execute(statement("remove_http_agent"), params))
     presence.leave(db, agent_id)
 
 
@@ -199,9 +212,23 @@ def _authorization(caller: Caller) -> dict[str, object]:
     return {"authorized_by": caller.credential, "authorized_until": caller.ends_at}
 
 
-def _pool_of_own_agent(db: Db, user_id: UserId, agent_id: str) -> str:
+def _check_no_address(db: Db, user_id: UserId, name: str) -> None:
+    """Raise InvalidRequest if the agent of this name is an HTTP agent.
+
+    Only the driver claims for one: a task that somebody else claimed would be sent to it as well.
+    """
+    params = {"user_id": user_id, "name": name}
+    if db.atomically(lambda tx: tx.execute(statement("is_http_agent"), params).scalar_one()):
+        raise InvalidRequest(
+            "name",
+            f"{name!r} is an HTTP agent, for which the agent driver claims",
+            legal="another name, or first DELETE /agents/ID",
+        )
+
+
+def _own_agent(db: Db, user_id: UserId, agent_id: str) -> Row[Any]:
     params = {"id": agent_id, "user_id": user_id}
     row = db.atomically(lambda tx: tx.execute(statement("own_agent"), params).one_or_none())
     if row is None:
         raise AgentNotFound
-    return str(row.pool)
+    return row

@@ -267,11 +267,12 @@ def claim_for_agent(
     claim_settings: ClaimSettings,
     serves: UserId | None,
     types: Sequence[str],
+    logged_as: str | None = None,
 ) -> Claimed | None:
     """Claim one task for a free slot of a pull agent and commit; None if no task may run.
 
     The agent has a pool of its own. With `serves` it gets only that user's tasks; with `types` only
-    tasks of these types.
+    tasks of these types. The log names the agent by `logged_as`, or else by its id.
     """
 
     def work(tx: Connection) -> Claimed | None:
@@ -290,7 +291,7 @@ def claim_for_agent(
 
     claimed = db.atomically(work)
     if claimed is not None:
-        log_dispatch([claimed.claim.task_id], agent)
+        log_dispatch([claimed.claim.task_id], logged_as or agent)
     return claimed
 
 

@@ -98,7 +98,7 @@ def _entry(row: RowMapping) -> QueuedTask:
         thinking=spec["thinking"] if isinstance(spec.get("thinking"), bool) else None,
         dispatched_at=row["claimed_at"] or row["started_at"] if is_dispatched else None,
         task_id=task_id if is_dispatched else None,
-        agent_url=row["claimed_by"],
+        agent_url=row["agent_address"] or row["claimed_by"],
         attempts=row["epoch"],
         last_error=row["error"],
         source=row["source"],

@@ -135,6 +135,7 @@ class LocalStack:
             self._process("maintenance", grace=celery_grace),
             self._process("worker", ready=worker_ready, grace=celery_grace),
             self._process("beat"),
+            self._process("agent-driver"),
             # Flower stores nothing, and does not end by itself while it waits for events.
             self._process(
                 "flower", ready=partial(_responds, self.flower_url), grace=2.0, shown=False
@@ -187,6 +188,9 @@ class LocalStack:
             # A killed Celery leaves temporary directories behind; this keeps them in the home.
             "TMPDIR": str(self.home.run),
         }
+        if process == "agent-driver":
+            # Where agents report the ends of their runs.
+            addresses["OVERNIGHT_URL"] = self.api_url
         # A secret may be set by value or by file, not by both; here it is set by value.
         files = {f"{name}_FILE" for name in addresses}
         inherited = {name: value for name, value in os.environ.items() if name not in files}

@@ -328,7 +328,6 @@ class Settings(BaseModel):
         Seconds,
         duration(30, 300),
         Alias("OVERNIGHT_STALE_CLAIMING_THRESHOLD"),
-        Alias("AG_QUEUE_DISPATCH_TIMEOUT"),
     ] = Field(
         default=60,
         description="How long a claimed task may wait for its start before the claim is released.",
@@ -415,6 +414,18 @@ class Settings(BaseModel):
 
     agent_claim_ttl_sec: Annotated[Seconds, duration(30, 300)] = Field(
         default=60, description="How long a pull agent may take to start a task that it claimed."
+    )
+    dispatch_timeout: Annotated[Seconds, duration(1, 120), Alias("AG_QUEUE_DISPATCH_TIMEOUT")] = (
+        Field(
+            default=30,
+            description="How long an HTTP agent may take to answer when it is sent a task; "
+            "after that it is asked whether it has the task.",
+        )
+    )
+    completion_poll_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=5,
+        description="How often the agent driver asks HTTP agents for their health and for the "
+        "state of their tasks.",
     )
     agent_stale_after_sec: Annotated[Seconds, duration(5, 3600)] = Field(
         default=90,

@@ -11,7 +11,7 @@ from overnight_server.settings.model import Settings
 
 #: The processes of the Procfile, and the migration that precedes them.
 PROCESSES: Final = frozenset(
-    {"api", "dispatcher", "worker", "maintenance", "beat", "flower", "migrate"}
+    {"api", "dispatcher", "worker", "maintenance", "beat", "agent-driver", "flower", "migrate"}
 )
 _API: Final = frozenset({"api"})
 #: The processes that need a secret setting. The settings of tokens are checked together, so they

@@ -28,8 +28,6 @@ RETIRED = {
     "agent_url": "agents are reached through the queue alone",
     "agent_heartbeat_interval_sec": "an agent sends three heartbeats within agent_stale_after_sec",
     "agent_poll_interval_sec": "a request for a task waits until there is one",
-    "completion_poll_interval": "workers and agents report results themselves",
-    "dispatch_timeout": "claim_ttl limits how long a claimed task may wait for its start",
     "eligible_users_per_claim": "a pass considers as many users as its free slots need",
     "leader_lease": "several dispatchers share the work without a leader",
 }

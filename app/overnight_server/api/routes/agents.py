@@ -6,7 +6,7 @@ for work occupies neither a thread nor a connection.
 """
 
 import time
-from base64 import b64encode
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from typing import Annotated
@@ -16,6 +16,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import Forbidden
 from overnight.models.agents import AgentHeartbeat, AgentRegister, ClaimedTask, Ok, RegisteredAgent
+from overnight.models.http_agents import HttpAgentAdd, HttpAgentAdded
 from overnight.models.scopes import ALL_USERS_AGENTS
 from overnight_server.api.http.authentication import AgentRunner, check_again
 from overnight_server.api.http.dependencies import Dependencies, Injected
@@ -29,23 +30,19 @@ from overnight_server.api.http.pagination import (
     paginate,
 )
 from overnight_server.api.http.thread_route import ThreadRoute
-from overnight_server.control import agents
+from overnight_server.control import agents, http_agents
+from overnight_server.control.agent_work import claim_next_work
 from overnight_server.control.agents import (
     AgentCaps,
     AgentRegistration,
     PullAgentDescription,
+    RegisterResult,
     record_poll,
 )
-from overnight_server.control.claim_tokens import ClaimHolder, token_of
 from overnight_server.control.keys import Caller
-from overnight_server.domain.ids import show_dag, show_task
-from overnight_server.domain.results import Raised
-from overnight_server.gate.claim import ClaimSettings, claim_for_agent
-from overnight_server.gate.dispatch_log import log_dispatch_failed, log_dispatch_success
+from overnight_server.gate.claim import ClaimSettings
+from overnight_server.gate.dispatch_log import log_dispatch_success
 from overnight_server.insight.agents import get_agent, list_agents
-from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_claim
-from overnight_server.outcome.inputs import inputs_of
-from overnight_server.outcome.start import start
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/agents", tags=["agents"])
 MAX_WAIT_SECONDS = 60
@@ -63,29 +60,37 @@ def register_agent(
     body: AgentRegister, response: Response, deps: Injected, caller: AgentRunner
 ) -> RegisteredAgent:
     """Register an agent; with the name of an existing agent, update that one and respond 200."""
-    if body.serves == "everyone":
-        _check_all_users_scope(caller)
-    defaults = deps.settings
-    registered = agents.register(
+    description, caps = _description(body, deps, caller), AgentCaps.of(deps.settings)
+    registered = agents.register(deps.gate_db, caller, description, caps)
+    return _registered(response, deps, caller, registered)
+
+
+@router.post(
+    "/http",
+    status_code=201,
+    responses=repeated_response(HttpAgentAdded, "The existing agent of this name, updated."),
+)
+def add_http_agent(
+    body: HttpAgentAdd, response: Response, deps: Injected, caller: AgentRunner
+) -> HttpAgentAdded:
+    """Add an agent that the service calls; with the name of an existing agent, change that one.
+
+    Only an admin with the scope `admin` may add an address in a private network.
+    """
+    description, caps = _description(body, deps, caller), AgentCaps.of(deps.settings)
+    description = replace(description, slots=body.slots or 1)
+    is_short = deps.settings.allow_short_clocks
+    added = http_agents.add(
         deps.gate_db,
         caller,
-        PullAgentDescription(
-            name=body.name,
-            capabilities=body.capabilities,
-            types=body.types,
-            models=body.models,
-            slots=body.slots or defaults.agent_max_concurrent_tasks,
-            budget_usd=body.budget_usd,
-            claim_ttl=timedelta(seconds=body.claim_ttl_seconds or defaults.agent_claim_ttl_sec),
-            stale_after=timedelta(seconds=body.lease_seconds or defaults.agent_stale_after_sec),
-            serves_everyone=body.serves == "everyone",
-        ),
-        AgentCaps.of(defaults),
+        description,
+        body.url,
+        secret=body.secret,
+        caps=caps,
+        min_lease=timedelta(0) if is_short else http_agents.MIN_LEASE,
     )
-    if not registered.is_new:
-        response.status_code = 200
-    response.headers["Location"] = f"{router.prefix}/{registered.agent_id}"
-    return get_agent(deps.db, caller.user_id, registered.agent_id)
+    agent = _registered(response, deps, caller, added.registration)
+    return HttpAgentAdded(**agent.model_dump(), secret=added.secret)
 
 
 @router.get("")
@@ -176,87 +181,45 @@ async def claim_work(
     return Response(work, media_type="application/json")
 
 
-def _claim(deps: Dependencies, caller: Caller, registration: AgentRegistration) -> bytes | None:
-    """Claim one task through the gate; return it as JSON, or None if there is none.
+def _description(body: AgentRegister, deps: Dependencies, caller: Caller) -> PullAgentDescription:
+    """Return what is registered, with the defaults; raise Forbidden without the scope for it."""
+    if body.serves == "everyone":
+        _check_all_users_scope(caller)
+    defaults = deps.settings
+    return PullAgentDescription(
+        name=body.name,
+        capabilities=body.capabilities,
+        types=body.types,
+        models=body.models,
+        slots=body.slots or defaults.agent_max_concurrent_tasks,
+        budget_usd=body.budget_usd,
+        claim_ttl=timedelta(seconds=body.claim_ttl_seconds or defaults.agent_claim_ttl_sec),
+        stale_after=timedelta(seconds=body.lease_seconds or defaults.agent_stale_after_sec),
+        serves_everyone=body.serves == "everyone",
+    )
 
-    A task that cannot be written as JSON is failed for good, and the next one is claimed.
-    """
+
+def _registered(
+    response: Response, deps: Dependencies, caller: Caller, registration: RegisterResult
+) -> RegisteredAgent:
+    if not registration.is_new:
+        response.status_code = 200
+    response.headers["Location"] = f"{router.prefix}/{registration.agent_id}"
+    return get_agent(deps.db, caller.user_id, registration.agent_id)
+
+
+def _claim(deps: Dependencies, caller: Caller, registration: AgentRegistration) -> bytes | None:
+    """Claim one task through the gate; return it as JSON, or None if there is none."""
     # Read again for each try: the agent may have been drained or updated while it waited.
     registration = record_poll(deps.gate_db, caller, registration.agent_id)
     if registration.is_draining:
         return None
     defaults = ClaimSettings.from_settings(deps.settings)
-    while True:
-        claimed = claim_for_agent(
-            deps.gate_db,
-            registration.pool,
-            agent=registration.agent_id,
-            claim_settings=ClaimSettings(
-                registration.claim_ttl, defaults.liveness, defaults.slots_max
-            ),
-            serves=registration.serves,
-            types=registration.types,
-        )
-        if claimed is None:
-            return None
-        held_claim = read_claim(deps.gate_db, claimed.claim, registration.lease)
-        try:
-            work = _serialize(deps, registration, held_claim)
-        except (ValueError, RecursionError) as error:
-            _fail_for_good(deps, held_claim, error)
-        else:
-            log_dispatch_success([claimed.claim.task_id])
-            return work
-
-
-def _serialize(deps: Dependencies, registration: AgentRegistration, held_claim: HeldClaim) -> bytes:
-    """Return a claimed task as JSON; raise ValueError or RecursionError if that fails."""
-    run = held_claim.run
-    task_id = run.claim.task_id
-    inputs = (
-        inputs_of(deps.gate_db, run.user_id, task_id, deps.artifact_store) if run.is_linked else {}
-    )
-    raw = {name: value for name, value in inputs.items() if isinstance(value, bytes)}
-    work = ClaimedTask(
-        task_id=show_task(task_id),
-        dag_id=show_dag(run.dag_id),
-        epoch=run.claim.epoch,
-        attempt=run.attempt,
-        max_attempts=run.max_attempts,
-        type=run.type,
-        title=run.title,
-        description=held_claim.description,
-        payload=run.payload,
-        spec=run.spec,
-        inputs=inputs | {name: b64encode(value).decode() for name, value in raw.items()},
-        base64_inputs=list(raw),
-        timeout_seconds=run.granted_seconds,
-        ceiling_usd=run.ceiling_usd,
-        spent_usd=run.spent_usd,
-        claim_ttl_seconds=registration.claim_ttl.total_seconds(),
-        lease_seconds=registration.lease.total_seconds(),
-        token=token_of(run.claim),
-    )
-    return work.model_dump_json().encode()
-
-
-def _fail_for_good(deps: Dependencies, held_claim: HeldClaim, error: Exception) -> None:
-    """Fail a task whose inputs cannot be written as JSON; a retry would fail the same way."""
-    run = held_claim.run
-    message = f"the task's inputs cannot be sent to an agent as JSON: {type(error).__name__}"
-    failure = Raised(
-        error_class="invalid_input", message=message, error_type="InvalidInput", retryable=False
-    )
-    db = deps.db.acting_for(ClaimHolder(run.claim, run.user_id).served)
-    if start(db, run.claim, holder=held_claim.agent, lease=held_claim.lease):
-        settle_claim(db, held_claim, failure)
-        log_dispatch_failed(
-            run.claim.task_id,
-            message,
-            attempt=run.attempt,
-            max_attempts=run.max_attempts,
-            is_final=True,
-        )
+    work = claim_next_work(deps.gate_db, deps.db, registration, defaults, deps.artifact_store)
+    if work is None:
+        return None
+    log_dispatch_success([work.held_claim.run.claim.task_id])
+    return work.body
 
 
 def _check_all_users_scope(caller: Caller) -> None:

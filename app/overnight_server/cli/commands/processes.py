@@ -50,6 +50,14 @@ def dispatcher() -> None:
     run(_settings())
 
 
+def agent_driver() -> None:
+    """Send tasks to HTTP agents and follow them."""
+    from overnight_server.agent_driver.driver import run
+
+    _drop_foreign_secrets("agent-driver")
+    run(_settings())
+
+
 def worker(
     *,
     pool: Annotated[str | None, typer.Option(help="Pool of the worker.")] = None,

@@ -29,7 +29,8 @@ SELECT count(*) FILTER (WHERE status <> 'offline') AS online, count(*) AS names
          LIMIT :limit) other;
 
 -- name: touch_own_agent
--- Record a heartbeat of an agent, and with which credential it was sent; return what the agent may claim.
+-- Record a heartbeat of an agent, and with which credential it was sent; return what the agent may claim. Not for
+-- an HTTP agent, whose driver alone says that it is alive.
 UPDATE agents g
    SET last_heartbeat_at = clock(),
        authorized_by = :authorized_by,
@@ -37,11 +38,12 @@ UPDATE agents g
  WHERE g.id = :id
    AND g.owner_id = :user_id
    AND g.status <> 'offline'
+   AND NOT EXISTS (SELECT 1 FROM http_agents h WHERE h.user_id = g.owner_id AND h.name = g.name AND h.removed_at IS NULL)
 RETURNING g.id, g.status, g.pool, coalesce(g.types, '{}') AS types, g.claim_ttl_seconds, g.stale_after_seconds,
           (SELECT p.serves FROM pools p WHERE p.name = g.pool) AS serves;
 
 -- name: own_agent
-SELECT id, pool, status FROM agents WHERE id = :id AND owner_id = :user_id;
+SELECT id, name, pool, status FROM agents WHERE id = :id AND owner_id = :user_id;
 
 -- name: drain_own_agent
 UPDATE agents
@@ -68,9 +70,11 @@ SELECT g.id, g.name, g.pool, g.status, g.capabilities, coalesce(g.types, '{}') A
        g.last_heartbeat_at > clock() - make_interval(secs => g.stale_after_seconds) AS is_alive,
        p.serves IS NULL AS serves_everyone,
        (SELECT count(*) FROM tasks t
-         WHERE t.state IN ('claimed', 'running', 'validating') AND t.claimed_by = g.id) AS busy
+         WHERE t.state IN ('claimed', 'running', 'validating') AND t.claimed_by = g.id) AS busy,
+       h.url, h.health, h.health_detail, h.checked_at
   FROM agents g
   JOIN pools p ON p.name = g.pool
+  LEFT JOIN http_agents h ON h.user_id = g.owner_id AND h.name = g.name AND h.removed_at IS NULL
  WHERE g.owner_id = :user_id
    AND (CAST(:agent_id AS text) IS NULL OR g.id = CAST(:agent_id AS text))
    AND (CAST(:after AS text) IS NULL OR g.name > CAST(:after AS text))

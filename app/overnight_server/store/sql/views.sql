@@ -1,6 +1,6 @@
 -- name: view_task
 -- One task as its owner sees it. After a submit in the same transaction `depth` is that of the queue before it.
-SELECT t.*, nullif(current_setting('overnight.depth', true), '') AS depth, CAST(:max_position AS int) AS max_position,
+SELECT t.*, address_of_agent(t.claimed_by) AS agent_address, nullif(current_setting('overnight.depth', true), '') AS depth, CAST(:max_position AS int) AS max_position,
        wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
        CASE WHEN t.state = 'ready' THEN
@@ -233,7 +233,7 @@ SELECT t.at, t.actor,
 -- order in which they start, then the tasks that cannot start yet. An index finds each of the first two
 -- parts. The third part has no index, so it is read only as far as the counters of the lane say that there
 -- are such tasks.
-SELECT t.*, :max_position AS max_position,
+SELECT t.*, address_of_agent(t.claimed_by) AS agent_address, :max_position AS max_position,
        wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
        CASE WHEN t.state = 'ready' THEN row_number() OVER (PARTITION BY open.part ORDER BY t.sort_key, t.id) - 1 END AS ahead
   FROM ((SELECT id, 1 AS part FROM tasks

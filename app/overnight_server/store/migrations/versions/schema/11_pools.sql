@@ -55,6 +55,51 @@ CREATE UNIQUE INDEX agents_of_owner ON agents (owner_id, name);
 CREATE INDEX agents_online ON agents (pool) WHERE status <> 'offline';
 CREATE INDEX agents_pull_pool ON agents (pool) WHERE kind = 'pull';
 
+-- The address of an HTTP agent: a pull agent whose work the agent driver sends to `url`. `secret` signs the
+-- requests. `private_allowed`: an operator added it, so it may be in a private network. A driver holds the address
+-- until driven_until. `health` is what the last check found. boot_id names the process that answered last, and
+-- boot_seen_at is when it answered first.
+CREATE TABLE http_agents (
+    user_id UUID NOT NULL,
+    name TEXT NOT NULL,
+    url TEXT NOT NULL,
+    secret TEXT NOT NULL,
+    private_allowed BOOLEAN NOT NULL,
+    added_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    removed_at TIMESTAMP WITH TIME ZONE,
+    driven_by TEXT,
+    driven_until TIMESTAMP WITH TIME ZONE,
+    health TEXT DEFAULT 'unknown' NOT NULL,
+    health_detail TEXT,
+    checked_at TIMESTAMP WITH TIME ZONE,
+    boot_id TEXT,
+    boot_seen_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (user_id, name),
+    CONSTRAINT http_agents_health_known CHECK (health IN ('unknown', 'idle', 'busy', 'unreachable', 'unauthorized')),
+    CONSTRAINT http_agents_driven_by_somebody CHECK ((driven_by IS NULL) = (driven_until IS NULL)),
+    FOREIGN KEY(user_id) REFERENCES users (id)
+)
+ WITH (fillfactor = 50);
+CREATE INDEX http_agents_driven ON http_agents (driven_until) WHERE removed_at IS NULL;
+
+-- The address of an HTTP agent; NULL for every other agent and worker, and for agents that the caller does not see.
+CREATE FUNCTION address_of_agent(agent_id text) RETURNS text
+LANGUAGE sql STABLE
+RETURN (SELECT h.url
+          FROM agents g
+          JOIN http_agents h ON h.user_id = g.owner_id AND h.name = g.name AND h.removed_at IS NULL
+         WHERE g.id = agent_id);
+
+-- Whether the key or token with which an agent was registered is still valid.
+CREATE FUNCTION is_authorized(authorized_by text, authorized_until timestamptz) RETURNS boolean
+LANGUAGE sql STABLE
+RETURN (authorized_until IS NULL OR authorized_until > clock())
+       AND (authorized_by IS NULL OR NOT starts_with(authorized_by, 'key:')
+            OR EXISTS (SELECT 1 FROM api_keys k
+                        WHERE k.id = substr(authorized_by, 5)
+                          AND k.revoked_at IS NULL
+                          AND (k.expires_at IS NULL OR k.expires_at > clock())));
+
 -- When a worker or pull agent accepted tasks, and which: from its registration to its drain or its last heartbeat. The
 -- fairness report leaves out the time in which no worker could run a task. `serves` as in pools.
 CREATE TABLE worker_sessions (
@@ -102,7 +147,8 @@ CREATE TRIGGER agents_record_session AFTER INSERT OR UPDATE OF status, pool, cap
     FOR EACH ROW EXECUTE FUNCTION record_worker_session();
 
 -- Delete workers and pull agents that have been offline for long; return their number. Those with a
--- budget or a requested drain are kept, because both apply again when they return.
+-- budget or a requested drain are kept, because both apply again when they return; so are HTTP agents, which return
+-- when their address answers again.
 CREATE FUNCTION delete_offline_agents(worker_seconds float8, pull_agent_seconds float8, max_agents int) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -115,6 +161,8 @@ AS $$
                          AND (kind = 'celery' OR last_heartbeat_at < clock() - make_interval(secs => pull_agent_seconds))
                          AND budget_remaining_usd IS NULL
                          AND drain_requested_at IS NULL
+                         AND NOT EXISTS (SELECT 1 FROM http_agents h
+                                          WHERE h.user_id = agents.owner_id AND h.name = agents.name AND h.removed_at IS NULL)
                        ORDER BY last_heartbeat_at
                        LIMIT max_agents
                          FOR UPDATE SKIP LOCKED)

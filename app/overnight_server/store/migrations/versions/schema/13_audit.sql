@@ -29,13 +29,14 @@ AS $$
 DECLARE
     -- Left out: secrets, columns that change without a person, and the content of tasks.
     left_out constant text[] := ARRAY['hash', 'last4', 'last_used_at', 'failure_history', 'last_heartbeat_at', 'graph',
-                                    'task'];
+                                    'task', 'secret', 'driven_by', 'driven_until', 'health', 'health_detail',
+                                    'checked_at', 'boot_id', 'boot_seen_at'];
     before constant jsonb := CASE WHEN TG_OP = 'UPDATE' THEN to_jsonb(OLD) - left_out ELSE '{}' END;
     after constant jsonb := to_jsonb(NEW) - left_out;
     changed jsonb;
 BEGIN
     IF TG_RELID <> ALL ('{public.agents, public.api_keys, public.audit_findings, public.bulk_operations, public.dag_triggers, public.dags,
-                          public.dead_letters, public.inbox, public.pauses, public.usage_ledger,
+                          public.dead_letters, public.http_agents, public.inbox, public.pauses, public.usage_ledger,
                           public.users}'::regclass[]) THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
@@ -118,6 +119,10 @@ CREATE TRIGGER agents_audit_drain AFTER UPDATE OF drain_requested_at ON agents
     EXECUTE FUNCTION audit_change('worker.drained', 'id');
 CREATE TRIGGER agents_audit_new AFTER INSERT ON agents
     FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
+CREATE TRIGGER http_agents_audit_new AFTER INSERT ON http_agents
+    FOR EACH ROW EXECUTE FUNCTION audit_change('http_agent.added', 'name');
+CREATE TRIGGER http_agents_audit AFTER UPDATE OF url, secret, private_allowed, removed_at ON http_agents
+    FOR EACH ROW EXECUTE FUNCTION audit_change('http_agent.changed', 'name');
 CREATE TRIGGER agents_audit_again AFTER UPDATE OF joined_at ON agents
     FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
 -- Not when a sweep marks a silent agent as offline.

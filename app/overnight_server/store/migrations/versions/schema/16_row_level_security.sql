@@ -130,12 +130,7 @@ AS $$
       LEFT JOIN agents g ON g.id = a.agent AND g.kind = 'pull'
      WHERE a.task_id = of_task
        AND a.epoch = of_epoch
-       AND (g.authorized_until IS NULL OR g.authorized_until > clock())
-       AND (g.authorized_by IS NULL OR NOT starts_with(g.authorized_by, 'key:')
-            OR EXISTS (SELECT 1 FROM api_keys k
-                        WHERE k.id = substr(g.authorized_by, 5)
-                          AND k.revoked_at IS NULL
-                          AND (k.expires_at IS NULL OR k.expires_at > clock())))
+       AND is_authorized(g.authorized_by, g.authorized_until)
        AND encode(sha256(convert_to(concat_ws('|', 'overnight-claim', a.task_id, a.epoch, a.token), 'UTF8')), 'hex') = digest
 $$;
 

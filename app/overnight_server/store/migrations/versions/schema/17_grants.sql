@@ -29,6 +29,12 @@ GRANT INSERT ON stale_results TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON staged_artifacts TO overnight_app, overnight_dispatcher;
 GRANT INSERT, UPDATE ON log_chunks TO overnight_dispatcher;
 GRANT INSERT, UPDATE ON pools, agents TO overnight_dispatcher, overnight_gate;
+-- The secret of an HTTP agent is written through the API and read by the agent driver alone.
+GRANT SELECT (user_id, name, url, private_allowed, added_at, removed_at, driven_by, driven_until, health, health_detail,
+              checked_at, boot_id, boot_seen_at)
+   ON http_agents TO overnight_app, overnight_reader, overnight_admin, overnight_gate;
+GRANT SELECT, UPDATE ON http_agents TO overnight_dispatcher;
+GRANT INSERT, UPDATE ON http_agents TO overnight_gate;
 GRANT INSERT, UPDATE ON type_durations, sweeps TO overnight_dispatcher;
 GRANT SELECT, INSERT, UPDATE ON handled_types TO overnight_dispatcher;
 GRANT UPDATE ON pools, agents TO overnight_admin;

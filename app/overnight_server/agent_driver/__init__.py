@@ -1,0 +1,1 @@
+"""The agent driver: it sends tasks to HTTP agents and follows them until they end."""

@@ -1,0 +1,99 @@
+"""The addresses of HTTP agents: their form, and the machines that they lead to.
+
+An operator may name any machine. The addresses of other users must lead to public machines only,
+else a user could let the service call machines that only it can reach.
+"""
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from urllib.parse import SplitResult, urlsplit
+
+from overnight.errors import InvalidRequest
+from overnight_server.domain.public_addresses import is_public
+
+LEGAL = "http:// or https://, a host, maybe a port and a path; such as https://agent.example.com"
+PORTS = {"http": 80, "https": 443}
+MAX_PORT = 65_535
+
+
+class AddressRefused(Exception):
+    """A host has no address that the service may call."""
+
+
+@dataclass(frozen=True)
+class AgentAddress:
+    """The parts of an agent's URL."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def url(self) -> str:
+        """The URL without a final slash."""
+        return f"{self.scheme}://{self.netloc}{self.path}"
+
+    @property
+    def netloc(self) -> str:
+        """The host, and the port unless it is the usual one: the value of the header Host."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == PORTS[self.scheme] else f"{host}:{self.port}"
+
+    def at(self, machine: str) -> str:
+        """Return the URL of this agent with the address of a machine instead of the host."""
+        host = f"[{machine}]" if ":" in machine else machine
+        return f"{self.scheme}://{host}:{self.port}{self.path}"
+
+
+def parse_address(url: str) -> AgentAddress:
+    """Return the parts of a URL; raise InvalidRequest for one that cannot be an agent's."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _invalid(url) from None
+    if not _is_plain(parts) or not url.isascii() or any(char.isspace() for char in url):
+        raise _invalid(url)
+    host = str(parts.hostname)
+    return AgentAddress(parts.scheme, host, port or PORTS[parts.scheme], parts.path.rstrip("/"))
+
+
+def allowed_machines(found: Sequence[str], *, private_allowed: bool) -> list[str]:
+    """Return the machines among those found that may be called; raise AddressRefused if none."""
+    allowed = [machine for machine in found if private_allowed or is_public(machine)]
+    if not allowed:
+        raise AddressRefused(
+            "the host leads to a private address, which only an operator may add"
+            if found
+            else "the host has no address"
+        )
+    return allowed
+
+
+def check_reachable(address: AgentAddress) -> None:
+    """Raise InvalidRequest unless a URL of an ordinary user leads to a public machine now.
+
+    The agent driver checks again whenever it connects, because the name may lead elsewhere then.
+    """
+    try:
+        found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+        allowed_machines([str(entry[4][0]) for entry in found], private_allowed=False)
+    except OSError:
+        raise InvalidRequest("url", "has a host that is not known", legal=LEGAL) from None
+    except AddressRefused as refused:
+        raise InvalidRequest("url", str(refused), legal="the address of a public host") from None
+
+
+def _is_plain(parts: SplitResult) -> bool:
+    return (
+        parts.scheme in PORTS
+        and bool(parts.hostname)
+        and parts.port != 0
+        and not (parts.query or parts.fragment or parts.username or parts.password)
+    )
+
+
+def _invalid(url: str) -> InvalidRequest:
+    return InvalidRequest("url", f"is {url[:100]!r}", legal=LEGAL)
