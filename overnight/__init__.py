@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from overnight.handlers.control_exceptions import (
         Cancel,
         Fail,
+        InvalidInput,
         InvalidOutput,
         RateLimited,
         Retry,
@@ -32,6 +33,7 @@ __all__ = [
     "Client",
     "Context",
     "Fail",
+    "InvalidInput",
     "InvalidOutput",
     "OvernightError",
     "RateLimited",
@@ -51,6 +53,7 @@ _MODULE_OF = {
     "Client": "overnight.client.client",
     "Context": "overnight.handlers.context",
     "Fail": _CONTROL,
+    "InvalidInput": _CONTROL,
     "InvalidOutput": _CONTROL,
     "RateLimited": _CONTROL,
     "Retry": _CONTROL,

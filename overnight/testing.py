@@ -7,8 +7,9 @@ from typing import Any
 from overnight.errors import InvalidRequest
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.control_exceptions import InvalidOutput, Suspended, error_text
-from overnight.handlers.outcome import UnstorableOutput, storable
-from overnight.handlers.registry import HandlerFunction, registered
+from overnight.handlers.invoke import invoke
+from overnight.handlers.outcome import UnstorableOutput, decisive_error, storable
+from overnight.handlers.registry import Handler, HandlerFunction, describe, registered
 from overnight.handlers.spawn import ArtifactContent, ChildRequest, artifact_value
 from overnight.models.agents import Child
 
@@ -179,6 +180,7 @@ class MemoryContext(Context):
     def stop(self, reason: str = "cancelled") -> None:
         """Request the run to stop, as a cancel would."""
         self._stop_reason = self._stop_reason or reason
+        self._report_stop(self._stop_reason)
 
     def pass_time(self, seconds: float) -> None:
         """Advance the clock; when the timeout is used up, the run is requested to stop."""
@@ -264,19 +266,23 @@ def run(
     raises InvalidOutput here too. A handler that waits for children is called again from its
     beginning when they have ended, as in a worker.
     """
-    function = registered()[handler].function if isinstance(handler, str) else handler
+    found = registered()[handler] if isinstance(handler, str) else describe("test", handler)
     ctx = context or MemoryContext(payload)
-    output, runs = _run_until_end(function, ctx)
+    output, runs = _run_until_end(found, ctx)
     try:
         return HandlerRun(storable(output), ctx, runs)
     except UnstorableOutput as error:
         raise InvalidOutput(str(error)) from error
 
 
-def _run_until_end(function: HandlerFunction, ctx: MemoryContext) -> tuple[object, int]:
+def _run_until_end(handler: Handler, ctx: MemoryContext) -> tuple[object, int]:
     for runs in range(1, MAX_WAITS + 1):
         try:
-            return function(ctx), runs
-        except Suspended as suspended:
-            ctx.resume(suspended.tasks)
+            return invoke(handler, ctx), runs
+        except BaseException as error:
+            match decisive_error(error):
+                case Suspended(tasks=tasks):
+                    ctx.resume(tasks)
+                case _:
+                    raise
     raise AssertionError(f"the handler has waited {MAX_WAITS} times and has not ended")

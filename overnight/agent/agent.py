@@ -23,6 +23,7 @@ from overnight.client.client import Client
 from overnight.client.retry import is_temporary
 from overnight.handlers import registry
 from overnight.handlers.control_exceptions import Fail
+from overnight.handlers.invoke import invoke
 from overnight.handlers.outcome import outcome_of
 from overnight.models.agents import ClaimedTask, RegisteredAgent
 
@@ -187,7 +188,7 @@ class Agent:
         heartbeats.start()
         output, raised = None, None
         try:
-            output = _handler(task.type)(context)
+            output = invoke(_handler(task.type), context)
         except BaseException as error:  # noqa: BLE001 - any exception of a handler ends its run only
             raised = error
         finally:
@@ -231,9 +232,9 @@ class Agent:
             return
 
 
-def _handler(kind: str) -> registry.HandlerFunction:
+def _handler(kind: str) -> registry.Handler:
     handlers = registry.registered()
     if kind not in handlers:
         types = ", ".join(sorted(handlers)) or "none"
         raise Fail(f"no handler for type {kind!r}; registered: {types}", error_class="no_handler")
-    return handlers[kind].function
+    return handlers[kind]

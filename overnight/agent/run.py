@@ -97,6 +97,7 @@ class AgentContext(Context):
         """Request the handler to stop; the reason `lost` is never replaced by another."""
         if self._stop_reason != "lost":
             self._stop_reason = reason
+            self._report_stop(reason)
 
     def send_heartbeat(self) -> None:
         """Report that the run continues, with new progress, and read whether it may.

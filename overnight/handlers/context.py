@@ -1,7 +1,7 @@
 """The context of a run: what a handler reads about its task and reports while it runs."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Unpack
 
 from overnight.handlers.control_exceptions import Stopped, Suspended
@@ -53,6 +53,7 @@ class Context(ABC):
         self.epoch = epoch
         self._inputs: dict[str, Any] | None = None if inputs is None else dict(inputs)
         self._keyless_spawns = 0
+        self._stop_listener: Callable[[str], None] | None = None
         # What all runs of the task together may cost; None means no limit.
         self.ceiling_usd = ceiling_usd
 
@@ -86,6 +87,20 @@ class Context(ABC):
         """Raise `Stopped` if the run should end."""
         if self.stop_reason is not None:
             raise Stopped(self.stop_reason)
+
+    def on_stop(self, listener: Callable[[str], None] | None) -> None:
+        """Call the listener with the reason whenever the run is asked to end; None removes it.
+
+        It is called by the thread that requests the stop, so it must not wait. A stop that was
+        requested earlier is in `stop_reason`.
+        """
+        self._stop_listener = listener
+
+    def _report_stop(self, reason: str) -> None:
+        """Call the listener of `on_stop`; each subclass does this after it set `stop_reason`."""
+        listener = self._stop_listener
+        if listener is not None:
+            listener(reason)
 
     @property
     def environ(self) -> dict[str, str]:

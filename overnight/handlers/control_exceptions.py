@@ -6,6 +6,7 @@ ControlException         base of the handler's decisions
 ├── RateLimited          run again when the provider's limit is lifted; spends no attempt
 ├── InvalidOutput        the result is wrong; the task's retry policy decides
 ├── Fail                 do not run again
+│   └── InvalidInput     do not run again: the payload is wrong
 └── Cancel               end the task as cancelled, not as failed
 
 Stopped                  the run must end; raised by `Context.check()`
@@ -71,6 +72,13 @@ class Fail(ControlException):
     def __init__(self, message: str, *, error_class: str = "error") -> None:
         super().__init__(message)
         self.error_class = error_class
+
+
+class InvalidInput(Fail):
+    """Fail permanently, because the payload of the task is wrong; the message names the field."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, error_class="invalid_input")
 
 
 class Cancel(ControlException):

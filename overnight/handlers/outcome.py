@@ -6,11 +6,14 @@
 
 import json
 import traceback
+from collections.abc import Iterator
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from overnight.handlers.control_exceptions import (
     Cancel,
+    ControlException,
     Fail,
     RateLimited,
     Retry,
@@ -124,7 +127,31 @@ def storable(output: object) -> Any:  # noqa: ANN401 - any JSON value
         raise UnstorableOutput(f"the output cannot be stored: {error}") from error
 
 
-def _outcome_of_error(error: BaseException) -> Outcome:
+def decisive_error(error: BaseException) -> BaseException:
+    """Return the exception that decides the outcome: for a group, as asyncio raises it, a member.
+
+    That is the first member with which the handler decides about its task, else the only member.
+    """
+    members = list(_members(error))
+    decisions = (ControlException, Stopped, Suspended)
+    for member in members:
+        if isinstance(member, decisions):
+            return member
+    return members[0] if len(members) == 1 else error
+
+
+def _members(error: BaseException) -> Iterator[BaseException]:
+    """Yield the exceptions of a group and of the groups in it; an exception is its only member."""
+    if isinstance(error, BaseExceptionGroup):
+        for member in error.exceptions:
+            yield from _members(member)
+    else:
+        yield error
+
+
+def _outcome_of_error(raised: BaseException) -> Outcome:
+    error = decisive_error(raised)
+    detail = _traceback(raised)
     match error:
         case Cancel():
             return HandlerStopped("cancelled")
@@ -137,22 +164,26 @@ def _outcome_of_error(error: BaseException) -> Outcome:
         case Snooze() | RateLimited():
             return HandlerDeferred(error.after_seconds, _error_class(error), error_text(error))
         case Retry():
-            return _failure(error, retryable=True, retry_after=error.after_seconds)
+            return _failure(error, detail, retryable=True, retry_after=error.after_seconds)
         case Fail():
-            return _failure(error, retryable=False)
+            return _failure(error, detail, retryable=False)
         case _:
-            return _failure(error)
+            return _failure(error, detail)
 
 
 def _failure(
-    error: BaseException, *, retryable: bool | None = None, retry_after: float | None = None
+    error: BaseException,
+    detail: str,
+    *,
+    retryable: bool | None = None,
+    retry_after: float | None = None,
 ) -> HandlerFailed:
     """Describe an exception; any exception may carry its own `error_class`."""
     return HandlerFailed(
         _error_class(error),
         error_text(error),
         type(error).__name__,
-        _traceback(error),
+        detail,
         retryable,
         retry_after,
     )
@@ -166,10 +197,17 @@ def _error_class(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the last frames of the handler, without the frame that called it."""
+    """Return the last frames of the handler, without the frames that called it."""
     try:
         frames = error.__traceback__ and error.__traceback__.tb_next
+        while frames is not None and _is_caller(frames.tb_frame):
+            frames = frames.tb_next
         shown = traceback.format_exception(type(error), error, frames, limit=-TRACEBACK_FRAMES)
     except Exception:  # noqa: BLE001 - formatting a handler's own exception may fail
         return ""
     return "".join(shown)
+
+
+def _is_caller(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__"))
+    return module == "overnight.handlers.invoke" or module.partition(".")[0] == "asyncio"

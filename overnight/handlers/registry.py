@@ -1,25 +1,36 @@
 """The registry of handlers: which Python function runs which type of task."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from pydantic import BaseModel
 
 from overnight.errors import DuplicateHandler
-from overnight.handlers.context import Context
 
-HandlerFunction = Callable[[Context], object]
+# Takes a Context, or a Context and a payload; returns a JSON value, a pydantic model, or an
+# awaitable of one.
+HandlerFunction = Callable[..., object]
+Model = type[BaseModel]
 F = TypeVar("F", bound=HandlerFunction)
 
 
 @dataclass(frozen=True)
 class Handler:
-    """A registered function, and the capabilities that a worker with it offers."""
+    """A registered function, and the capabilities that a worker with it offers.
+
+    `payload_model` is the pydantic model of the function's second parameter, and `output_model`
+    that of its return value; None if the function declares none.
+    """
 
     type: str
     function: HandlerFunction
     capabilities: tuple[str, ...] = ()
+    payload_model: Model | None = None
+    output_model: Model | None = None
 
     @property
     def name(self) -> str:
@@ -33,9 +44,10 @@ _handlers: dict[str, Handler] = {}
 def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:  # noqa: A002 - the name on the wire
     """Register the decorated function for tasks of this type, and return it unchanged.
 
-    The function takes one `Context` and returns a JSON value. Raises TypeError without a type and
-    for a function with another signature, and DuplicateHandler if another function has the type
-    already.
+    The function, plain or `async`, takes one `Context` and returns a JSON value. It may take the
+    payload as a second parameter and return its output as pydantic models, which its annotations
+    name. Raises TypeError without a type and for a function with another signature, and
+    DuplicateHandler if another function has the type already.
     """
     if not isinstance(type, str):
         name = getattr(type, "__name__", repr(type))
@@ -44,11 +56,26 @@ def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:
         raise ValueError(f"a handler's type is a name such as 'echo', not {type!r}")
 
     def register(function: F) -> F:
-        _check_signature(function)
-        _add(Handler(type, function, tuple(sorted(set(capabilities)))))
+        _add(describe(type, function, capabilities))
         return function
 
     return register
+
+
+def describe(
+    type: str,  # noqa: A002 - the name on the wire
+    function: HandlerFunction,
+    capabilities: Iterable[str] = (),
+) -> Handler:
+    """Return the handler that a function is, unregistered; raise TypeError for a wrong one."""
+    payload_parameter = _payload_parameter(function)
+    return Handler(
+        type,
+        function,
+        tuple(sorted(set(capabilities))),
+        payload_model=_payload_model(function, payload_parameter) if payload_parameter else None,
+        output_model=_model(function, "return"),
+    )
 
 
 def registered() -> Mapping[str, Handler]:
@@ -69,11 +96,61 @@ def _add(new: Handler) -> None:
     _handlers[new.type] = new
 
 
-def _check_signature(function: Callable[..., object]) -> None:
-    name = getattr(function, "__qualname__", repr(function))
-    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
-        raise TypeError(f"{name} is async; a handler is a plain function (call asyncio.run in it)")
+def _payload_parameter(function: HandlerFunction) -> str | None:
+    """Return the name of the parameter for the payload, None if there is no such parameter."""
+    name = _name(function)
+    if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(f"{name} yields values; a handler returns one value")
+    signature = inspect.signature(function)
+    required = [
+        parameter.name
+        for parameter in signature.parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind in {parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD}
+    ]
+    payload = required[1] if len(required) > 1 else None
     try:
-        inspect.signature(function).bind(object())
+        signature.bind(*[object()] * (2 if payload else 1))
     except TypeError as error:
-        raise TypeError(f"{name} must accept one argument, the context: {error}") from error
+        raise TypeError(
+            f"{name} must accept the context, and if it wants one the payload: {error}"
+        ) from error
+    return payload
+
+
+def _payload_model(function: HandlerFunction, parameter: str) -> Model:
+    model = _model(function, parameter)
+    if model is None:
+        raise TypeError(
+            f"{_name(function)}: annotate {parameter} with a pydantic model, or read ctx.payload"
+        )
+    return model
+
+
+def _model(function: HandlerFunction, parameter: str) -> Model | None:
+    """Return the pydantic model that an annotation names; None if it names none."""
+    try:
+        annotation = _annotation(function, parameter)
+    except NameError as error:
+        raise TypeError(
+            f"{_name(function)}: the annotation of {parameter} cannot be read: {error};"
+            " import or define the name at the top of the module, not under TYPE_CHECKING"
+        ) from error
+    return annotation if _is_model(annotation) else None
+
+
+def _annotation(function: HandlerFunction, parameter: str) -> Any:  # noqa: ANN401 - any annotation
+    annotation = getattr(function, "__annotations__", {}).get(parameter)
+    if not isinstance(annotation, str):
+        return annotation
+    module = sys.modules.get(function.__module__)
+    # The text is the source of the handler's own module.
+    return eval(annotation, vars(module) if module else {})  # noqa: S307
+
+
+def _is_model(annotation: object) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
+
+def _name(function: HandlerFunction) -> str:
+    return getattr(function, "__qualname__", repr(function))

@@ -71,6 +71,22 @@ def validate(model: type[M], fields: Mapping[str, Any]) -> M:
         raise InvalidRequest.of_fields([_field_error(model, each) for each in causes]) from None
 
 
+def field_messages(model: type[BaseModel], error: ValidationError, *, inside: str) -> str:
+    """Return what is wrong with each field of the object `inside`, without the values given.
+
+    >>> class Size(BaseModel):
+    ...     width: int
+    >>> try:
+    ...     Size.model_validate({})
+    ... except ValidationError as error:
+    ...     field_messages(Size, error, inside="payload")
+    'payload.width: is missing; legal: a whole number'
+    """
+    causes = without_consequences(error.errors(include_url=False, include_input=False))
+    wrong = [_field_error(model, each) for each in causes]
+    return "; ".join(f"{inside}.{each}" if each.field else f"{inside}{each}" for each in wrong)
+
+
 def without_consequences(errors: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Drop pydantic errors that follow from others: a list is too short if its items are wrong."""
     return [

@@ -1,6 +1,6 @@
 """Registering handlers, and running them without servers."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -79,11 +79,11 @@ def test_the_view_of_the_registry_is_read_only() -> None:
         registry.registered()["x"] = registry.Handler("x", greet)  # type: ignore[index]
 
 
-async def _async(ctx: Context) -> object:
-    return None
+async def _stream(ctx: Context) -> AsyncIterator[object]:
+    yield None
 
 
-@pytest.mark.parametrize("wrong", [lambda: None, lambda _a, _b: None, _async])
+@pytest.mark.parametrize("wrong", [lambda: None, lambda _a, _b: None, _stream])
 def test_a_function_with_a_wrong_signature_is_refused(wrong: Any) -> None:
     with pytest.raises(TypeError):
         handler("wrong")(wrong)

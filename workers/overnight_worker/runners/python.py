@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any
 
 from overnight.handlers.context import Context, check_cost
+from overnight.handlers.invoke import invoke
 from overnight.handlers.registry import Handler
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
 from overnight.models.agents import Child
@@ -98,6 +99,7 @@ class RunContext(Context):
     def stop(self, reason: str) -> None:
         """Request the handler to end; a stronger reason replaces a weaker one."""
         self._stop_reason = reason
+        self._report_stop(reason)
 
     def progress(
         self, fraction: float | None = None, message: str | None = None, **data: object
@@ -163,9 +165,8 @@ class RunContext(Context):
 
 def call_handler(handler: Handler, context: RunContext) -> tuple[object, BaseException | None]:
     """Call the handler; return its output, or None and the exception that it raised."""
-    function: Callable[[Context], object] = handler.function
     try:
         context.payload = resolve(context.payload, context.user_id)
-        return function(context), None
+        return invoke(handler, context), None
     except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
         return None, error
