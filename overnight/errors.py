@@ -21,6 +21,7 @@ OvernightError                 base of all errors
 │   ├── AgentNotFound          the user has no such agent
 │   ├── KeyNotFound            the user has no such active API key
 │   ├── UserNotFound           no such user
+│   ├── AgentProfileNotFound   no such agent profile
 │   ├── PoolNotFound           no such worker pool
 │   ├── WorkerNotFound         no such worker, or the name matches several
 │   ├── InboxRowNotFound       no such inbox row that can be retried or dropped
@@ -298,6 +299,16 @@ class UserNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such user")
+
+
+class AgentProfileNotFound(Refused):
+    """There is no agent profile of this name."""
+
+    code = "AGENT_PROFILE_NOT_FOUND"
+    status = 404
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no agent profile {name!r}", name=name)
 
 
 class PoolNotFound(Refused):

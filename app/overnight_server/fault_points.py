@@ -41,6 +41,8 @@ POINTS: Final[Mapping[str, str]] = {
     "refill.before_commit": "a slot has claimed and started its next bundle itself",
     "refill.after_commit": "a slot's next bundle is committed and no handler called yet",
     "execute.before_handler": "heartbeats are sent and the handler is not yet called",
+    "sandbox.before_spawn": "a command's run is recorded and its sandbox not yet made",
+    "sandbox.after_spawn": "a command's sandbox runs and nobody watches it yet",
     "execute.after_handler": "the handler has returned and nothing is recorded",
     "settle.before_commit": "the rows of a run's result are written",
     "settle.after_commit": "a run's result is committed and nobody is woken yet",

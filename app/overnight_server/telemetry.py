@@ -268,9 +268,9 @@ class LogEvent(Enum):
         WARN,
         "worker policy reason remedy",
         (
-            "A worker has started on a machine that can make no sandbox. With `policy=strict` tasks"
-            " that run commands fail with the class `no_sandbox`; with `policy=permissive` their"
-            " commands run without protection."
+            "A worker has started on a machine that can make no sandbox. With `policy=strict` it"
+            " gets no tasks that run commands; with `policy=permissive` it runs them without"
+            " protection."
         ),
     )
     SANDBOX_CONNECTION = (

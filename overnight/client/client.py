@@ -16,6 +16,7 @@ import httpx2
 
 from overnight.client.account import Account, DeadLetters, Locks, Triggers, UsageAndApprovals
 from overnight.client.admin import Admin
+from overnight.client.agent_profiles import AgentProfiles
 from overnight.client.agents import Agents
 from overnight.client.bulk import Bulk
 from overnight.client.calls import Call, path, read, read_list, send
@@ -51,6 +52,7 @@ class Operations(Group[D], Generic[D]):
         self.locks: Locks[D] = Locks(transport)
         self.usage: UsageAndApprovals[D] = UsageAndApprovals(transport)
         self.triggers: Triggers[D] = Triggers(transport)
+        self.agent_profiles: AgentProfiles[D] = AgentProfiles(transport)
         self.me: Account[D] = Account(transport)
         self.agents: Agents[D] = Agents(transport)
         self.admin: Admin[D] = Admin(transport)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 from overnight.client.calls import without_none
 from overnight.graphs.shape import checked_graph
 from overnight.models.dags import Condition, DagCreate, DagCreated, Policy
+from overnight.models.execution import Network, RunLimits, Runner
 from overnight.models.tasks import RetryPolicy
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class StepFields(TypedDict, total=False):
     payload: dict[str, Any] | None
     prompt: str | None
     spec: dict[str, Any] | None
+    runner: Runner | None
+    agent: str | None
+    network: Network | dict[str, Any] | None
+    limits: RunLimits | dict[str, Any] | None
     timeout_seconds: int | None
     max_attempts: int | None
     retry: RetryPolicy | dict[str, Any] | None

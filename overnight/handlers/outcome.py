@@ -8,7 +8,7 @@ import json
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType
+from types import TracebackType
 from typing import Any
 
 from overnight.handlers.control_exceptions import (
@@ -197,17 +197,26 @@ def _error_class(error: BaseException) -> str:
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the last frames of the handler, without the frames that called it."""
+    """Return the last frames of the handler, without the frames that called it.
+
+    What did not happen in a handler has a text of its own, `run_detail`.
+    """
+    run_detail = getattr(error, "run_detail", None)
+    if isinstance(run_detail, str):
+        return run_detail
     try:
-        frames = error.__traceback__ and error.__traceback__.tb_next
-        while frames is not None and _is_caller(frames.tb_frame):
-            frames = frames.tb_next
+        frames = _after_the_call(error.__traceback__)
         shown = traceback.format_exception(type(error), error, frames, limit=-TRACEBACK_FRAMES)
     except Exception:  # noqa: BLE001 - formatting a handler's own exception may fail
         return ""
     return "".join(shown)
 
 
-def _is_caller(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__"))
-    return module == "overnight.handlers.invoke" or module.partition(".")[0] == "asyncio"
+def _after_the_call(frames: TracebackType | None) -> TracebackType | None:
+    """Return the frames after the last one of `invoke`; without any, those after the first."""
+    shown, frame = frames and frames.tb_next, frames
+    while frame is not None:
+        if frame.tb_frame.f_globals.get("__name__") == "overnight.handlers.invoke":
+            shown = frame.tb_next
+        frame = frame.tb_next
+    return shown

@@ -125,6 +125,15 @@ if TYPE_CHECKING:
         DagTaskState,
     )
     from overnight.models.enums import PlanTier, RetryStrategy, TaskStatus
+    from overnight.models.execution import (
+        AgentProfile,
+        AgentProfileRemoved,
+        CommandOptions,
+        Mount,
+        NamedAgentProfile,
+        NetworkAllow,
+        RunLimits,
+    )
     from overnight.models.explain import Explanation, Reason
     from overnight.models.http_agents import (
         AbsenceAnswer,
@@ -177,6 +186,8 @@ __all__ = [
     "AbsenceAnswer",
     "After",
     "AgentHeartbeat",
+    "AgentProfile",
+    "AgentProfileRemoved",
     "AgentRegister",
     "ApiKey",
     "Approval",
@@ -197,6 +208,7 @@ __all__ = [
     "Child",
     "ChildFields",
     "ClaimedTask",
+    "CommandOptions",
     "Constraints",
     "CreatedApiKey",
     "CriticalPath",
@@ -248,6 +260,9 @@ __all__ = [
     "LockWait",
     "LogChunk",
     "Me",
+    "Mount",
+    "NamedAgentProfile",
+    "NetworkAllow",
     "NightUsage",
     "Notice",
     "Ok",
@@ -282,6 +297,7 @@ __all__ = [
     "RunCost",
     "RunFailure",
     "RunHeartbeat",
+    "RunLimits",
     "RunStarted",
     "ServiceStatus",
     "SlotUsage",
@@ -329,6 +345,7 @@ _MODULES = (
     "tasks",
     "dags",
     "enums",
+    "execution",
     "explain",
     "bulk",
     "account",

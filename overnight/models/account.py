@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 
 from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.dags import DagCreate
+from overnight.models.execution import ProfileName
 from overnight.models.field_types import (
     WEEK_SECONDS,
     Instant,
@@ -47,6 +48,12 @@ class Attempt(ResponseModel):
     cost_usd: float = Field(description="The cost in US dollars.")
     tokens_used: dict[str, Any] = Field(
         default_factory=dict, description="Tokens that model calls used, as the run reported."
+    )
+    external_id: str | None = Field(
+        None, description="The id of the run where it is executed; null for Python handlers."
+    )
+    sandbox: str | None = Field(
+        None, description="The sandbox of the run, such as: bwrap, memory 2 GB, network off."
     )
 
 
@@ -167,6 +174,10 @@ class TaskChanges(RequestModel):
     payload: JsonObject | None = Field(
         None, description="The new payload; it replaces the old one."
     )
+    agent: ProfileName | None = Field(
+        None,
+        description="The agent profile, as it is now; only for a task that was created with one.",
+    )
     start_at: Instant | None = Field(
         None,
         description="The task waits until then; null or a time that has passed lets it start at"
@@ -188,6 +199,7 @@ class EditFields(TypedDict, total=False):
     tags: Sequence[str]
     timeout_seconds: int | None
     payload: Mapping[str, Any]
+    agent: str
     start_at: datetime | None
 
 

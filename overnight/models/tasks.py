@@ -14,6 +14,7 @@ from pydantic import (
 
 from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.enums import PlanTier, RetryStrategy, TaskStatus
+from overnight.models.execution import Network, ProfileName, RunLimits, Runner
 from overnight.models.field_types import (
     DAY_SECONDS,
     WEEK_SECONDS,
@@ -156,9 +157,29 @@ class TaskBody(RequestModel):
     )
     spec: JsonObject = Field(
         default_factory=dict,
-        description="Options of the runner (model, env, …); same limits as payload. Its object"
-        " constraints may have max_cost_usd, max_duration_sec, required_capabilities,"
+        description="Options of the runner (model, argv, env, …); same limits as payload. Its"
+        " object constraints may have max_cost_usd, max_duration_sec, required_capabilities,"
         " model_preferences and fallback_models.",
+    )
+    runner: Runner | None = Field(
+        None,
+        description="What carries out its runs: python (the handler of its type, the default),"
+        " command (the program in spec.argv, in a sandbox) or http (an agent that the service"
+        " calls).",
+    )
+    agent: ProfileName | None = Field(
+        None,
+        description="The agent profile that says which command runs it, and with what; as it is"
+        " when the task is created.",
+    )
+    network: Network | None = Field(
+        None,
+        description="For the runner command: off (the default), or the hosts that a run may reach:"
+        ' {"allow": [host, …]}; the plan and the agent profile limit them.',
+    )
+    limits: RunLimits | None = Field(
+        None,
+        description="For the runner command: what a run may use; the plan limits it.",
     )
     timeout_seconds: WholeNumber | None = Field(
         None,
@@ -275,6 +296,10 @@ class ChildFields(TypedDict, total=False):
     prompt: str | None
     keep_log: bool | None
     spec: dict[str, Any] | None
+    runner: Runner | None
+    agent: str | None
+    network: Network | dict[str, Any] | None
+    limits: RunLimits | dict[str, Any] | None
     timeout_seconds: int | None
     max_attempts: int | None
     retry: RetryPolicy | dict[str, Any] | None
@@ -351,6 +376,13 @@ class TaskResponse(ResponseModel):
         " `children` if it waits for tasks that it spawned.",
     )
     agent_name: str | None = Field(None, description="The agent that must run it, if any.")
+    runner: str = Field("python", description="What carries out its runs.")
+    agent: str | None = Field(None, description="The agent profile that it was created with.")
+    execution: dict[str, Any] | None = Field(
+        None,
+        description="How its command runs: argv, env, network, limits and models, as the agent"
+        " profile was when the task was created; null for other runners.",
+    )
     timeout_seconds: int | None = Field(None, description="The time limit of one run.")
     effective_timeout_seconds: int | None = Field(
         None, description="The smaller of timeout_seconds and the plan's limit."

@@ -17,7 +17,7 @@ from overnight.models.tasks import Task
 from overnight.version import VERSION
 from overnight_server.domain.ids import parse_task, show_task
 from overnight_server.domain.results import Returned
-from overnight_worker.runners.python import RunContext
+from overnight_worker.run_context import RunContext
 from tests.rules.sources import ROOT
 from tests.support.deployment import Deployment
 from tests.support.live_api import LiveApi, serve

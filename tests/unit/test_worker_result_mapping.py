@@ -26,7 +26,7 @@ from overnight_server.domain.results import (
 )
 from overnight_server.domain.retry import RetryRules
 from overnight_worker.result_mapping import missing_handler_result, result_of
-from overnight_worker.runners.python import RunContext
+from overnight_worker.run_context import RunContext
 from overnight_worker.stop_policy import StopReason
 
 RUN = Run(

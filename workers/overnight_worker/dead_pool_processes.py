@@ -24,6 +24,7 @@ from overnight_worker.identity import WORKER_ID
 from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.shutdown import SHUTDOWN_FLAG
+from overnight_worker.workspaces import remove_left_workspaces
 
 # The main loop is blocked during each try, so the pause between tries grows.
 FIRST_PAUSE_SECONDS: Final = 2.0
@@ -121,4 +122,10 @@ def _record_finished(db: Db, finished: Sequence[tuple[Claim, Result]], lease: ti
             settle(db, read_claim(db, claim, lease).run, result, agent=WORKER_ID)
 
 
-DEAD_POOL_PROCESSES: Final = DeadPoolProcesses(CLAIM_REGISTRY, POOL_GUARD.end_adopted)
+def _clear_up() -> None:
+    """End the programs that dead processes left, and remove the workspaces of their commands."""
+    POOL_GUARD.end_adopted()
+    remove_left_workspaces()
+
+
+DEAD_POOL_PROCESSES: Final = DeadPoolProcesses(CLAIM_REGISTRY, _clear_up)

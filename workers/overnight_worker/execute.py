@@ -1,4 +1,7 @@
-"""The Celery task that carries out claims: start, run the handler, record the result."""
+"""The Celery task that carries out claims: start, prepare, run, collect, settle.
+
+The stages are the same for every runner; `runners` has what differs: how a run begins and ends.
+"""
 
 import time
 from collections.abc import Sequence
@@ -6,7 +9,6 @@ from dataclasses import replace
 from datetime import timedelta
 
 from overnight.handlers.outcome import outcome_of
-from overnight.handlers.registry import registered
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import show_task
@@ -18,18 +20,23 @@ from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
 from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.collect import collect
 from overnight_worker.force_stop import ActiveRun
 from overnight_worker.full_log import FullLog, store_full_log
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.lease import Lease
 from overnight_worker.message import read_claims
 from overnight_worker.pool_guard import POOL_GUARD
+from overnight_worker.prepare import prepared
 from overnight_worker.record_results import UNANSWERED_SECONDS, hand_back_by
 from overnight_worker.resources import WorkerResources, worker_resources
 from overnight_worker.result_mapping import missing_handler_result, result_of, stopped_result
+from overnight_worker.run_context import RunContext
 from overnight_worker.run_log import RunLog
 from overnight_worker.run_output import RUN_OUTPUT
-from overnight_worker.runners.python import RunContext, call_handler
+from overnight_worker.runners.choose import runner_for
+from overnight_worker.runners.runner import PreparedRun, Runner
+from overnight_worker.runners.wire import Wire
 from overnight_worker.shutdown import SHUTDOWN_FLAG, ignore_sigterm_while_running
 from overnight_worker.slot_loop import SlotLoop
 from overnight_worker.stop_policy import StopPolicy, StopReason, TimeLimits
@@ -51,7 +58,7 @@ def execute(*arguments: object) -> None:
 
 
 def carry_out(resources: WorkerResources, claims: Sequence[Claim]) -> None:
-    """Start the claims, run their handlers one after the other, and record the results.
+    """Start the claims, carry out their runs one after the other, and record the results.
 
     For a limited time the slot then goes on with the next tasks that the gate gives it, and with
     those that arrive while it listens. Without claims it listens at once.
@@ -124,14 +131,14 @@ def run_bundle(
     lease: Lease,
     slot_loop: SlotLoop,
 ) -> bool:
-    """Run the handlers one after the other, then record the results; True if any was recorded."""
+    """Carry out the runs one after the other, then record them; True if any was recorded."""
     bundle = Bundle(resources.db, runs, flush_logs=resources.log_writer.flush)
     CLAIM_REGISTRY.set_claims([run.claim for run in runs])
     for number, run in enumerate(iter(bundle.next_run, None)):
         active = _activate(resources, run, bundle, start_requested_at, lease)
         CLAIM_REGISTRY.run_begins(number)
         lease.begin_run(active)
-        result = run_handler(resources, active)
+        result = run_one(resources, active)
         bundle.add_result(run, result)
         if result is not None and len(runs) > 1 and not CLAIM_REGISTRY.keep_result(number, result):
             # Another run may end this process, and must not make this one run again.
@@ -142,25 +149,27 @@ def run_bundle(
     return bundle.record(deadline=active.stop_policy.trusted_until, next_claim=next_claim)
 
 
-def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
-    """Run the handler of one task; return its result, None if there is nothing to record."""
+def run_one(resources: WorkerResources, active: ActiveRun) -> Result | None:
+    """Take one run through all its stages; return its result, None if nothing is to be recorded."""
     run = active.run
     if SHUTDOWN_FLAG.is_set:
         return stopped_result(run, StopReason.SHUTDOWN)
-    handler = registered().get(run.type)
-    if handler is None:
+    runner = runner_for(run)
+    if runner is None:
         emit(LogEvent.HANDLER_MISSING, type=run.type, queue_id=show_task(run.claim.task_id))
         return missing_handler_result()
     started_at = time.monotonic()
     fault("execute.before_handler")
+    output, raised = None, None
     RUN_OUTPUT.begin(active.log)
-    output, raised = call_handler(handler, active.context)
+    try:
+        output = carry_through(resources, active, runner)
+    except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
+        raised = error
     RUN_OUTPUT.end()
     active.log.close()
     if active.full_log is not None:
         store_full_log(resources, run.claim, active.full_log)
-    # Before the result is recorded: that frees the task's locks and lets others start.
-    POOL_GUARD.end_programs_of_run()
     fault("execute.after_handler")
     ran_seconds = time.monotonic() - started_at
     reason = active.stop_policy.reason
@@ -171,6 +180,30 @@ def run_handler(resources: WorkerResources, active: ActiveRun) -> Result | None:
     if isinstance(result, WaitingForTasks):
         fault("wait.before_suspend")
     return None if result is None else replace(result, ran_seconds=ran_seconds)
+
+
+def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner) -> object:
+    """Prepare a run, run it to its end and collect what it left; return its output.
+
+    What this raises is how the run failed.
+    """
+    wire = Wire(resources.db, active.run.claim, active.context, active.stop_policy)
+    with prepared(active.run, active.context) as prepared_run:
+        try:
+            run_until_end(runner, prepared_run, wire)
+        finally:
+            # Before the result is recorded: that frees the task's locks and lets others start.
+            POOL_GUARD.end_programs_of_run()
+        output = wire.output()
+        collect(prepared_run)
+        return output
+
+
+def run_until_end(runner: Runner, prepared_run: PreparedRun, wire: Wire) -> None:
+    """Begin a run and wait for its end; a run that is requested to stop is ended."""
+    external_id = runner.spawn(prepared_run, wire)
+    while not wire.wait_for_end():
+        runner.terminate(external_id, wire.grace(prepared_run.grace_seconds))
 
 
 def _activate(

@@ -23,8 +23,8 @@ from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.full_log import FullLog
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.result_mapping import stopped_result
+from overnight_worker.run_context import RunContext
 from overnight_worker.run_log import RunLog
-from overnight_worker.runners.python import RunContext
 from overnight_worker.stop_policy import StopPolicy, StopReason
 
 # What recording a forced end may take before the process exits without it. The main process then

@@ -12,6 +12,7 @@ from celery.bootsteps import StartStopStep
 
 from overnight.handlers.registry import capabilities_offered, registered
 from overnight_server.dispatch.celery_settings import agent_queue
+from overnight_server.domain.capabilities import COMMAND, RUNNER_PREFIX, runner_capability
 from overnight_server.fault_points import fault
 from overnight_server.outcome.presence import (
     WorkerDescription,
@@ -33,7 +34,9 @@ from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.resources import NoDatabase, database_url
 from overnight_worker.restart import RESTART
+from overnight_worker.runners.choose import RUNNERS
 from overnight_worker.sandbox_report import report_sandbox
+from overnight_worker.workspaces import remove_left_workspaces
 
 # Celery's worker, whose parts are set as it starts.
 CeleryWorker: TypeAlias = Any
@@ -65,13 +68,19 @@ def check_memory(settings: Settings) -> None:
 
 def describe_worker(settings: Settings, *, slots: int) -> WorkerDescription:
     """Return how this worker registers: its pool, slots, capabilities and task types."""
-    offered = {*settings.capabilities, *capabilities_offered(), f"agent:{settings.pool}"}
+    # A runner is offered by a worker that has it, never by its settings.
+    named = {name for name in settings.capabilities if not name.startswith(RUNNER_PREFIX)}
+    offered = {*named, *capabilities_offered(), f"agent:{settings.pool}"}
+    types = set(registered())
+    if RUNNERS.has_command:
+        offered.add(runner_capability(COMMAND))
+        types.add(COMMAND)
     return WorkerDescription(
         id=WORKER_ID,
         pool=settings.pool,
         capabilities=tuple(sorted(offered)),
         slots=slots,
-        types=tuple(sorted(registered())),
+        types=tuple(sorted(types)),
         budget_usd=settings.agent_budget_usd,
     )
 
@@ -98,6 +107,8 @@ class Presence(StartStopStep):
         except (NoDatabase, HandlersNotLoaded, HandlersTooLarge) as error:
             raise SystemExit(f"overnight worker: {error}") from error
         report_sandbox(self._settings)
+        RUNNERS.find(self._settings)
+        remove_left_workspaces()
         POOL_GUARD.prepare()
         self._description = describe_worker(self._settings, slots=parent.concurrency)
         self._canary = Canary(self._settings)

@@ -25,7 +25,7 @@ from overnight_server.domain.results import (
     WaitingForTasks,
 )
 from overnight_server.mask import mask_secrets, mask_text
-from overnight_worker.runners.python import RunContext
+from overnight_worker.run_context import RunContext
 from overnight_worker.stop_policy import StopReason
 
 MAX_MESSAGE = 2000

@@ -46,11 +46,22 @@ def resolve(value: Any, user_id: UserId) -> Any:  # noqa: ANN401 - any JSON valu
     return value
 
 
-def _secret(name: str, user_id: UserId) -> str:
+def resolve_own(value: str, user_id: UserId) -> str:
+    """Return a text, or the user's own secret that it refers to; raise SecretMissing.
+
+    The deployment's secrets are not read: the user chooses the program that gets the value.
+    """
+    reference = REFERENCE.fullmatch(value)
+    return value if reference is None else _secret(reference[1], user_id, own_only=True)
+
+
+def _secret(name: str, user_id: UserId, *, own_only: bool = False) -> str:
     user_variable = f"SECRET_{name}__{str(user_id).replace('-', '_')}"
-    value = os.environ.get(user_variable) or os.environ.get(f"SECRET_{name}", "")
+    value = os.environ.get(user_variable, "")
+    if not value and not own_only:
+        value = os.environ.get(f"SECRET_{name}", "")
     if len(value) < MIN_LENGTH:
-        raise SecretMissing(name)
+        raise SecretMissing(f"{name} of its own for this user" if own_only else name)
     add_secret(value)
     run_output.install()
     return value

@@ -24,6 +24,7 @@ from overnight_server.api.routes import (
     admin_operations,
     admin_tasks,
     admin_users,
+    agent_profiles,
     agents,
     bulk,
     dags,
@@ -53,21 +54,8 @@ from overnight_server.wakeups.log_feed import LogFeed
 from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
-    *(
-        tasks,
-        bulk,
-        dags,
-        event_stream,
-        records,
-        logs,
-        dead_letters,
-        triggers,
-        plan,
-        me,
-        account,
-        queue,
-    ),
-    *(agents, runs),
+    *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers),
+    *(plan, me, account, queue, agents, runs, agent_profiles),
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit, health, description),
 )

@@ -14,6 +14,7 @@ import typer
 from overnight_server.cli.commands import (
     account,
     add,
+    agent_profiles,
     agents,
     artifacts,
     audit,
@@ -142,6 +143,7 @@ app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(artifacts.app, name="artifacts", rich_help_panel=TASKS)
 app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
+app.add_typer(agent_profiles.app, name="agent-profile", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)
 app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)

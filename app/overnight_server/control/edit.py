@@ -11,12 +11,14 @@ from typing import Any
 from sqlalchemy import Connection
 
 from overnight.errors import InvalidRequest, NotEditable, PreconditionFailed, TaskNotFound
+from overnight_server.domain.execution import command_options
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING, LifecycleEvent, State, target
 from overnight_server.mask import mask_names
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import wake_after_commit
 from overnight_server.store.db import Db
+from overnight_server.store.executions import decide_executions
 from overnight_server.store.statements import statement
 
 #: An edition that matches every edition of a task.
@@ -42,6 +44,7 @@ class TaskEdit:
     tags: Collection[str] | None = None
     payload: Mapping[str, object] | None = None
     spec: Mapping[str, object] | None = None
+    agent: str | None = None
     timeout_seconds: int | Unset | None = Unset.UNSET
     deadline_at: datetime | Unset | None = Unset.UNSET
     start_at: datetime | Unset | None = Unset.UNSET
@@ -120,6 +123,7 @@ def apply_edit(
             "tags": None if changes.tags is None else list(changes.tags),
             "payload": None if changes.payload is None else json.dumps(changes.payload),
             "spec": None if changes.spec is None else json.dumps(changes.spec),
+            "execution": _execution(tx, user_id, task_id, changes),
             "with_timeout": not isinstance(timeout, Unset),
             "timeout_seconds": None if isinstance(timeout, Unset) else timeout,
             "with_deadline": not isinstance(deadline, Unset),
@@ -130,6 +134,25 @@ def apply_edit(
             "sources": sorted(sources),
         },
     )
+
+
+def _execution(tx: Connection, user_id: UserId, task_id: TaskId, changes: TaskEdit) -> str | None:
+    """Return how the edited command runs, decided anew; None if the edit does not concern it."""
+    if changes.agent is None and changes.spec is None:
+        return None
+    params = {"user_id": user_id, "task_id": task_id}
+    row = tx.execute(statement("execution_of_task"), params).one()
+    if row.execution is None:
+        if changes.agent is None:
+            return None
+        legal = "no agent: create a new task with it"
+        raise InvalidRequest("agent", "the task is not run by an agent profile", legal=legal)
+    spec = row.spec if changes.spec is None else changes.spec
+    asked = {**row.execution["asked"], **command_options(spec)}
+    if changes.agent is not None:
+        asked["agent"] = changes.agent
+    [decided] = decide_executions(tx, user_id, [(asked, spec)])
+    return json.dumps(decided.stored())
 
 
 def edition_of(row: Mapping[str, Any]) -> str:
@@ -147,5 +170,6 @@ def edition_of(row: Mapping[str, Any]) -> str:
         row["timeout_seconds"],
         mask_names(row["payload"]),
         None if row["start_at"] is None else row["start_at"].isoformat(),
+        row["agent"],
     ]
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:20]

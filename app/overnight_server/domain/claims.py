@@ -1,6 +1,7 @@
 """Claims: who holds a task. A claim is the slot, the lock and the lease in one."""
 
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
 from overnight_server.domain.ids import DagId, TaskId, UserId
@@ -59,6 +60,8 @@ class Run:
     spent_usd: float = 0.0
     # Whether the task may have inputs: other tasks of its graph, or references.
     is_linked: bool = False
+    # How the command of the task runs, as its row has it; None for other runners.
+    execution: dict[str, Any] | None = None
 
     @property
     def attempt(self) -> int:

@@ -22,6 +22,24 @@ class PlanLimits:
     monthly_agent_hours: int | None
 
 
+@dataclass(frozen=True)
+class CommandLimits:
+    """The most that a command of a plan's task may use; `network`: whether it may have one."""
+
+    memory_mb: int
+    processes: int
+    workspace_mb: int
+    network: bool
+
+
+# Checked when a task is created; an agent profile, which an operator wrote, may exceed them.
+COMMAND_LIMITS: dict[PlanTier, CommandLimits] = {
+    PlanTier.FREE: CommandLimits(2048, 256, 1024, network=False),
+    PlanTier.PRO: CommandLimits(4096, 512, 4096, network=True),
+    PlanTier.TEAM: CommandLimits(8192, 1024, 8192, network=True),
+    PlanTier.ENTERPRISE: CommandLimits(16384, 4096, 16384, network=True),
+}
+
 # Templates: copied to the user's columns at sign-up and plan change; only the columns apply.
 PLAN_LIMITS: dict[PlanTier, PlanLimits] = {
     PlanTier.FREE: PlanLimits(1, 30, 10),

@@ -4,10 +4,12 @@ from collections.abc import Iterator, Sequence
 
 from overnight.models.explain import Reason
 from overnight.models.field_errors import nearest_name
+from overnight_server.domain.capabilities import COMMAND, runner_capability
 from overnight_server.domain.reasons import ReasonCode, ReasonScope, format_instant, join_names
 from overnight_server.explain.audience import Audience
 from overnight_server.explain.facts import PauseFacts, PoolFacts, TaskFacts
 
+COMMANDS = runner_capability(COMMAND)
 # How many draining workers are listed by id.
 MAX_LISTED = 3
 
@@ -144,6 +146,10 @@ def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
         advice = (
             f"some workers of {join_names(mixed)} do, but any worker of a pool may get its tasks:"
             f" {_ask(facts, 'give those workers a pool of their own')}"
+        )
+    elif COMMANDS in missing[nearest]:
+        advice = f"the workers of {nearest} can make no sandbox for a command; " + _ask(
+            facts, "run `overnight doctor` on their machine, which names the remedy"
         )
     else:
         names = ",".join(missing[nearest])

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from overnight.models.field_errors import nearest_name
+from overnight_server.domain.capabilities import COMMAND
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -30,6 +31,8 @@ class AcceptedTypes:
         """Return what is wrong with a type that nobody handles, or None."""
         if self.everything or type_ in self.accepted:
             return None
+        if type_ == COMMAND:
+            return "no worker can make a sandbox for a command, so the task waits for one"
         nearest = nearest_name(type_, self.own)
         hint = f"; the nearest known type is {nearest!r}" if nearest else ""
         return f"no worker has a handler for the type {type_!r}, so the task waits for one{hint}"

@@ -8,7 +8,7 @@ from typing import Any
 from overnight.errors import TaskNotFound
 from overnight.models.enums import TaskStatus
 from overnight.models.tasks import TaskResponse
-from overnight_server.domain.capabilities import agent_name_in
+from overnight_server.domain.capabilities import agent_name_in, runner_in
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.priority import MAX_POSITION, position_of, priority_of
@@ -147,6 +147,9 @@ def task_response(row: ResultRow) -> TaskResponse:
         max_cost_usd=row.max_cost_usd,
         wait_reason=row.wait_reason,
         agent_name=agent_name_in(row.required_capabilities),
+        runner=runner_in(row.required_capabilities),
+        agent=None if row.execution is None else row.execution.get("agent"),
+        execution=_execution(row.execution),
         timeout_seconds=row.timeout_seconds,
         effective_timeout_seconds=row.effective_timeout_seconds,
         deadline_at=row.deadline_at,
@@ -161,6 +164,13 @@ def task_response(row: ResultRow) -> TaskResponse:
         lease_owner=row.claimed_by,
         lease_expires_at=row.expires_at,
     )
+
+
+def _execution(stored: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return how a command runs, without what only an edit needs; secrets are references."""
+    if stored is None:
+        return None
+    return {name: value for name, value in stored.items() if name != "asked"}
 
 
 def _error_info(row: ResultRow) -> dict[str, Any] | None:

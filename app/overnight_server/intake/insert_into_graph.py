@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row
 from overnight.errors import InvalidRequest, TaskNotFound
 from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id, show_task
 from overnight_server.domain.lifecycle import State
-from overnight_server.intake import references
+from overnight_server.intake import execution, references
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.task_rows import as_json, insert_params, task_row
@@ -46,6 +46,7 @@ def insert_into_graph(
     The graph has a row. `extra_columns` are those of a spawned task: its parent and spawn key.
     """
     task_id = new_task_id()
+    [task] = execution.resolve(tx, user_id, [task])
     [resolved] = references.resolve(tx, user_id, [task.context_refs], {}, dag_id=dag_id)
     parents = list(dict.fromkeys([*depends_on, *resolved.after]))
     unmet = _unmet_parents(tx, user_id, dag_id, parents)

@@ -47,6 +47,9 @@ class NewTask:
     # Outputs and artifacts that the task reads. It waits for tasks of its own graph that it reads.
     context_refs: Sequence[str] = ()
     role: Literal["orchestrator"] | None = None
+    # How a runner other than Python executes it: as requested, and after `execution.resolve` as
+    # it is stored.
+    execution: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,9 @@ class NewGraph:
         """Whether only caps and idempotency keys need to be checked, so one statement suffices."""
         if self.is_one or not self.tasks or len(set(self.keys)) < len(self.keys):
             return False
-        return not any(task.deadline_at or task.context_refs for task in self.tasks)
+        return not any(
+            task.deadline_at or task.context_refs or task.execution for task in self.tasks
+        )
 
     @property
     def keys(self) -> list[str]:

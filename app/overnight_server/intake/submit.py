@@ -25,7 +25,7 @@ from overnight_server.domain.ids import (
 from overnight_server.domain.priority import critical_path_weights
 from overnight_server.domain.reasons import format_instant
 from overnight_server.fault_points import fault
-from overnight_server.intake import references
+from overnight_server.intake import execution, references
 from overnight_server.intake.caps import NEAR_FULL, Caps, check_caps, check_caps_of_lane
 from overnight_server.intake.new_graph import Edge, NewGraph, NewTask, check_graph
 from overnight_server.intake.task_rows import as_json, insert_params, task_row
@@ -321,9 +321,9 @@ def _insert(
     tx: Connection, user_id: UserId, graph: NewGraph, caps: Caps, *, send: Callable[..., object]
 ) -> list[Submitted]:
     """Insert the rows of a graph; `send` executes the last statements."""
-    tasks, edges = graph.tasks, graph.edges
-    if not tasks:
+    if not graph.tasks:
         return []
+    tasks, edges = execution.resolve(tx, user_id, graph.tasks), graph.edges
     shared_dag_id = new_dag_id() if graph.is_one else None
     ids = [new_task_id() for _ in tasks]
     dag_ids = [shared_dag_id or lone_dag_id(task_id) for task_id in ids]

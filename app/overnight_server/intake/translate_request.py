@@ -9,10 +9,17 @@ from overnight.models import tasks
 from overnight.models.dags import DagTask
 from overnight.models.field_errors import validate
 from overnight.models.queue import QueueSubmit
-from overnight_server.domain.capabilities import agent_capability
+from overnight_server.domain.capabilities import (
+    COMMAND,
+    PYTHON,
+    RUNNER_PREFIX,
+    agent_capability,
+    runner_capability,
+)
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryRules, Strategy
+from overnight_server.intake import execution
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.settings import Settings
 
@@ -40,9 +47,10 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         legal = "no workflow_id: the task belongs to the graph of the request"
         raise InvalidRequest("workflow_id", "cannot be set here", legal=legal)
     body = _with_constraints(body)
+    runner = execution.runner_of(body)
     return NewTask(
         title=body.title,
-        type=body.type or settings.default_type,
+        type=COMMAND if runner == COMMAND else body.type or settings.default_type,
         description=body.description,
         payload=body.payload,
         spec=_spec(body),
@@ -52,7 +60,7 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         timeout_seconds=body.timeout_seconds,
         max_attempts=body.max_attempts or settings.max_attempts,
         retry=retry_policy(body.retry, settings),
-        required_capabilities=_capabilities(body),
+        required_capabilities=_capabilities(body, runner),
         locks=body.locks,
         idempotency_key=key,
         deadline_at=body.deadline_at,
@@ -65,6 +73,7 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         context_refs=_references(body),
         role=body.role,
         created_by=body.created_by,
+        execution=execution.requested(body) if runner == COMMAND else None,
     )
 
 
@@ -184,11 +193,14 @@ def _with_constraints(body: tasks.TaskBody) -> tasks.TaskBody:
     return body.model_copy(update={**changes, "required_capabilities": tuple(needs)})
 
 
-def _capabilities(body: tasks.TaskBody) -> tuple[str, ...]:
-    """Return the required capabilities; a named agent is one of them."""
-    if body.agent_name is None:
-        return body.required_capabilities
-    return (*body.required_capabilities, agent_capability(body.agent_name))
+def _capabilities(body: tasks.TaskBody, runner: str) -> tuple[str, ...]:
+    """Return the required capabilities; a named agent is one of them, and so is the runner."""
+    if any(name.startswith(RUNNER_PREFIX) for name in body.required_capabilities):
+        legal = "other names; the field runner chooses the runner"
+        raise InvalidRequest("required_capabilities", "names a runner", legal=legal)
+    named = () if body.agent_name is None else (agent_capability(body.agent_name),)
+    of_runner = () if runner == PYTHON else (runner_capability(runner),)
+    return tuple(dict.fromkeys([*body.required_capabilities, *named, *of_runner]))
 
 
 def _references(body: tasks.TaskBody) -> Sequence[str]:

@@ -30,6 +30,7 @@ def run_of(claim: Claim, row: ResultRow) -> Run:
         ceiling_usd=None if row.ceiling_usd is None else float(row.ceiling_usd),
         spent_usd=float(row.spent_usd),
         is_linked=row.is_linked,
+        execution=row.execution,
     )
 
 

@@ -1,172 +1,25 @@
-"""Runs a registered Python handler in the worker process."""
+"""Runs a registered Python handler in the worker's own process."""
 
-import json
-import time
-from collections.abc import Callable, Sequence
-from threading import Lock
-from typing import Any
-
-from overnight.handlers.context import Context, check_cost
 from overnight.handlers.invoke import invoke
 from overnight.handlers.registry import Handler
-from overnight.handlers.spawn import ArtifactContent, ChildRequest
-from overnight.models.agents import Child
-from overnight.models.json_values import check_object
-from overnight_server.control.claim_tokens import token_of
-from overnight_server.domain.claims import Run
-from overnight_server.domain.ids import show_task
-from overnight_server.mask import mask_secrets
-from overnight_server.telemetry import get, text_line
-from overnight_worker.run_log import RunLog
-from overnight_worker.secrets import resolve
-from overnight_worker.task_graph import RunGraph
-
-_log = get("overnight.handler")
+from overnight_worker.runners.runner import PreparedRun
+from overnight_worker.runners.wire import Wire
 
 
-class RunContext(Context):
-    """A run as its handler sees it; the heartbeat thread reads the progress and cost it reports.
+class PythonRunner:
+    """Calls the handler of one type, in the thread that spawns the run.
 
-    `deadline` is an instant of the monotonic clock. `send_progress` and `send_cost` are called when
-    the handler has reported one; the second returns when the budgets are checked.
+    So `spawn` returns when the run has ended, and its process is the run's: nothing is noted. A
+    handler ends when its context says so; `force_stop` ends the process of one that does not.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        *,
-        deadline: float,
-        graph: RunGraph | None = None,
-        send_progress: Callable[[], None] | None = None,
-        send_cost: Callable[[], None] | None = None,
-        run_log: RunLog | None = None,
-    ) -> None:
-        prompt = run.spec.get("prompt", "")
-        super().__init__(
-            task_id=show_task(run.claim.task_id),
-            type=run.type,
-            title=run.title,
-            payload=run.payload,
-            prompt=prompt if isinstance(prompt, str) else "",
-            spec=run.spec,
-            attempt=run.attempt,
-            max_attempts=run.max_attempts,
-            epoch=run.claim.epoch,
-            ceiling_usd=run.ceiling_usd,
-            # Read when first used; a task without edges and references has none.
-            inputs=None if run.is_linked else {},
-        )
-        self._claim = run.claim
-        self._graph = graph
-        self._send_progress = send_progress
-        self._send_cost = send_cost
-        self._run_log = run_log
-        self.user_id = run.user_id
-        self.cost_usd = 0.0
-        self.reported_usd = 0.0
-        self._spent_before = run.spent_usd
-        self.tokens: dict[str, int] = {}
-        self._deadline = deadline
-        self._stop_reason: str | None = None
-        self._progress: dict[str, Any] | None = None
-        self._lock = Lock()
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
 
-    def _claim_token(self) -> str | None:
-        return token_of(self._claim)
+    def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
+        """Call the handler and report its output; its exceptions are not caught."""
+        wire.end(invoke(self._handler, prepared.context))
+        return prepared.context.idempotency_key
 
-    @property
-    def stop_reason(self) -> str | None:
-        """Why the run should end, or None."""
-        return self._stop_reason
-
-    @property
-    def seconds_left(self) -> float:
-        """How long the run may still take."""
-        return max(0.0, self._deadline - time.monotonic())
-
-    @property
-    def usd_left(self) -> float | None:
-        """How much of the task's cost ceiling is left, None without a ceiling."""
-        if self.ceiling_usd is None:
-            return None
-        return max(0.0, round(self.ceiling_usd - self._spent_before - self.cost_usd, 6))
-
-    @property
-    def at_ceiling(self) -> bool:
-        """Whether this run has cost something and nothing of the ceiling is left."""
-        return self.cost_usd > 0 and self.usd_left == 0
-
-    def stop(self, reason: str) -> None:
-        """Request the handler to end; a stronger reason replaces a weaker one."""
-        self._stop_reason = reason
-        self._report_stop(reason)
-
-    def progress(
-        self, fraction: float | None = None, message: str | None = None, **data: object
-    ) -> None:
-        """Keep the latest progress for a heartbeat soon; raise if it cannot be stored."""
-        fields = {"fraction": fraction, "message": message, **data}
-        latest = check_object({name: value for name, value in fields.items() if value is not None})
-        # Copied, because the handler may go on changing what it passed.
-        copied = json.loads(json.dumps(mask_secrets(latest)))
-        with self._lock:
-            is_first, self._progress = self._progress is None, copied
-        # A report that waits already is replaced; one wake-up for both is enough.
-        if is_first and self._send_progress is not None:
-            self._send_progress()
-
-    def take_progress(self) -> dict[str, Any] | None:
-        """Return and clear the latest progress; None if there is none since the last call."""
-        with self._lock:
-            progress, self._progress = self._progress, None
-        return progress
-
-    def restore_progress(self, progress: dict[str, Any] | None) -> None:
-        """Keep progress whose heartbeat failed, unless newer progress was reported."""
-        with self._lock:
-            self._progress = self._progress or progress
-
-    def log(self, message: str, **fields: object) -> None:
-        """Write one line to the run's log, and to the worker's log with the task's id."""
-        _log.info(message, **{"queue_id": self.task_id, "epoch": self.epoch, **fields})
-        if self._run_log is not None:
-            self._run_log.write("log", text_line("info", message, fields) + "\n")
-
-    def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
-        """Add the cost of a model call, and send it."""
-        check_cost(usd)
-        with self._lock:
-            self.cost_usd += usd
-            for name, count in (("input", input_tokens), ("output", output_tokens)):
-                if count:
-                    self.tokens[name] = self.tokens.get(name, 0) + count
-        if usd > 0 and self._send_cost is not None:
-            self._send_cost()
-
-    @property
-    def graph(self) -> RunGraph:
-        """The graph of the run's task; RuntimeError if the run was made without one."""
-        if self._graph is None:
-            raise RuntimeError("this run has no task graph: it was made outside a worker")
-        return self._graph
-
-    def _read_inputs(self) -> dict[str, Any]:
-        return self.graph.inputs()
-
-    def _read_children(self, ids: Sequence[str] | None) -> list[Child]:
-        return self.graph.children(ids)
-
-    def _spawn(self, request: ChildRequest) -> str:
-        return self.graph.spawn(request)
-
-    def _store_artifact(self, name: str, content: ArtifactContent) -> str:
-        return self.graph.keep(name, content)
-
-
-def call_handler(handler: Handler, context: RunContext) -> tuple[object, BaseException | None]:
-    """Call the handler; return its output, or None and the exception that it raised."""
-    try:
-        context.payload = resolve(context.payload, context.user_id)
-        return invoke(handler, context), None
-    except BaseException as error:  # noqa: BLE001 - sys.exit() in a handler must not end the worker
-        return None, error
+    def terminate(self, external_id: str, grace: float) -> None:
+        """Do nothing: a handler has ended when its run is known."""

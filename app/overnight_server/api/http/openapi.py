@@ -32,6 +32,7 @@ PATH_PARAMETERS = {
     "dag_id": "The id of a graph.",
     "finding_id": "The number of a finding of the audit.",
     "key_id": "The id of an API key: the part of the key that is not secret.",
+    "profile": "The name of an agent profile.",
     "row_id": "The number of a row of the inbox.",
     "task_id": "The id of a task.",
     "trigger_id": "The id of a trigger.",

@@ -337,6 +337,7 @@ def parse_changes(body: TaskChanges | None) -> TaskEdit:
         tags=body.tags,
         payload=body.payload,
         spec=body.spec if isinstance(body, DeadLetterChanges) else None,
+        agent=body.agent,
         timeout_seconds=body.timeout_seconds if "timeout_seconds" in sent else Unset.UNSET,
         deadline_at=body.deadline_at if "deadline_at" in sent else Unset.UNSET,
         start_at=body.start_at if "start_at" in sent else Unset.UNSET,

@@ -1,5 +1,6 @@
 """`overnight add` and `overnight queue`: submit a task, or a prompt for an agent."""
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 LONGEST_TITLE = 100
 Strategy = Literal["exponential", "quadratic", "fixed", "immediate"]
+Runner = Literal["python", "command", "http"]
 
 
 def add(
@@ -89,7 +91,43 @@ def add(
         typer.Option(metavar="NAME", help="Capability that the worker must have; repeatable."),
     ] = None,
     agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Agent that must run the task.")
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="Agent profile whose command runs the task; TITLE is the prompt without --prompt.",
+        ),
+    ] = None,
+    agent_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Pull agent that must run the task.")
+    ] = None,
+    runner: Annotated[
+        Runner | None,
+        typer.Option(
+            help="What runs the task: a Python handler (default), the command after --, or an HTTP "
+            "agent."
+        ),
+    ] = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="-- COMMAND ARGUMENT",
+            help="Program and arguments of --runner command, without a shell.",
+            show_default=False,
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model that the agent should use.")] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="Host that the command may reach; repeatable."),
+    ] = None,
+    memory_mb: Annotated[
+        int | None, typer.Option(min=64, help="Memory that the command may use.")
+    ] = None,
+    grace: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS", min=0, max=300, help="Time to end after SIGTERM. Default: 10."
+        ),
     ] = None,
     max_cost: Annotated[
         float | None,
@@ -169,7 +207,12 @@ def add(
         raise CommandFailure("--at and --in cannot be used together", code=Code.USAGE)
     if in_ is not None:
         at = datetime.now().astimezone() + timedelta(seconds=in_)
+    if command and runner not in {None, "command"}:
+        hint = "Pass --runner command, or no command."
+        raise CommandFailure(f"the runner {runner} runs no command", hint=hint, code=Code.USAGE)
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
+    limits = {"memory_mb": memory_mb, "grace_seconds": grace}
+    spec = {"model": model, "argv": command or None}
     with connection.client(url, api_key_file) as client:
         with short_ids.naming_option("--dag"):
             graph = None if dag is None else short_ids.resolve_dag(client, dag)
@@ -184,9 +227,14 @@ def add(
                 priority_score=priority_score,
                 timeout_seconds=timeout,
                 max_attempts=max_attempts,
-                retry={name: value for name, value in policy.items() if value is not None} or None,
+                retry=_given(policy),
                 required_capabilities=capability,
-                agent_name=agent,
+                agent_name=agent_name,
+                agent=agent,
+                runner="command" if command and agent is None else runner,
+                network={"allow": allow_host} if allow_host else None,
+                limits=_given(limits),
+                spec=_given(spec),
                 max_cost_usd=max_cost,
                 estimated_cost_usd=estimated_cost,
                 deadline_at=deadline,
@@ -203,6 +251,11 @@ def add(
             wait_for_task.wait_and_show(client, task.id, wait_timeout, as_json=as_json)
         else:
             _show_added(task, as_json=as_json)
+
+
+def _given(values: Mapping[str, object]) -> dict[str, object] | None:
+    """Return the values that are not None; None if all are."""
+    return {name: value for name, value in values.items() if value is not None} or None
 
 
 def queue(

@@ -91,6 +91,10 @@ def edit(
     edit_payload: Annotated[
         bool, typer.Option("--edit", help="Open the payload in $EDITOR.")
     ] = False,
+    agent: Annotated[
+        str | None,
+        typer.Option(metavar="PROFILE", help="Agent profile, as it is now, for a task with one."),
+    ] = None,
     tag: Annotated[
         list[str] | None,
         typer.Option(metavar="TAG", help="New tags, which replace all tags; repeatable."),
@@ -127,6 +131,7 @@ def edit(
         "deadline_at": deadline,
         "start_at": at,
         "payload": payload,
+        "agent": agent,
         "tags": tag or None,
     }
     changes = {name: value for name, value in given.items() if value is not None}

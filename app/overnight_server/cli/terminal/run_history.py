@@ -25,6 +25,7 @@ class RunReport:
     cost_usd: float
     error: str | None
     detail: str | None
+    sandbox: str | None = None
 
 
 def from_attempts(attempts: "Iterable[Attempt]") -> list[RunReport]:
@@ -66,6 +67,7 @@ def _headline(report: RunReport) -> str:
         *([] if report.seconds is None else [f"ran {output.duration(report.seconds)}"]),
         *([cost] if (cost := task_output.cost_text(report.cost_usd)) else []),
         report.agent,
+        *([] if report.sandbox is None else [f"sandbox: {report.sandbox}"]),
     ]
     return output.printable(f"{report.label}: {', '.join(parts)}")
 
@@ -95,6 +97,7 @@ def _from_attempt(attempt: "Attempt") -> RunReport:
         cost_usd=attempt.cost_usd,
         error=_error(attempt.error_class, attempt.error),
         detail=attempt.detail,
+        sandbox=attempt.sandbox,
     )
 
 

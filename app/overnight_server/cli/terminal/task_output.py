@@ -1,5 +1,6 @@
 """Print tasks and the limits of users, on a terminal and as JSON."""
 
+import shlex
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -53,6 +54,9 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "retry at": task.retry_at,
             "cancel sent": task.cancel_requested_at,
             "agent": task.agent_name,
+            "runner": None if task.runner == "python" else task.runner,
+            "profile": task.agent,
+            "command": None if task.execution is None else shlex.join(task.execution["argv"]),
             "cost": cost_text(task.cost_usd),
             "cost limit": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
             "estimate": (

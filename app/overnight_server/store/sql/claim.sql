@@ -114,7 +114,7 @@ WITH candidate AS MATERIALIZED (
        AND t.state = ANY (CAST(:sources AS text[]))
     RETURNING t.id, t.user_id, t.dag_id, t.epoch, t.token, t.type, t.title, t.attempts, t.max_attempts, t.bundle,
               t.payload, t.spec, t.retry, t.reserved_seconds, t.timeout_seconds, t.max_cost_usd, t.cost_usd, t.has_dag_row,
-              t.context_refs, t.failures_reset_epoch, t.claimed_at, t.started_at
+              t.context_refs, t.execution, t.failures_reset_epoch, t.claimed_at, t.started_at
 ), inserted AS (
     INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, claimed_at, started_at)
     SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, claimed_at, started_at FROM taken
@@ -144,6 +144,7 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
        CASE WHEN :starts THEN max_cost_usd END AS ceiling_usd,
        CASE WHEN :starts THEN cost_usd END AS spent_usd,
        CASE WHEN :starts THEN dag_id <> id OR has_dag_row OR context_refs IS NOT NULL END AS is_linked,
+       CASE WHEN :starts THEN execution END AS execution,
        CASE WHEN :starts AND attempts > 0 THEN spent_runs(id, failures_reset_epoch) END AS failures
   FROM taken
  ORDER BY bundle, id;
@@ -181,7 +182,7 @@ WITH candidate AS MATERIALIZED (
        AND t.state = ANY (CAST(:sources AS text[]))
     RETURNING t.id, t.user_id, t.dag_id, t.epoch, t.token, t.type, t.title, t.attempts, t.max_attempts, t.bundle,
               t.payload, t.spec, t.retry, t.reserved_seconds, t.timeout_seconds, t.max_cost_usd, t.cost_usd, t.has_dag_row,
-              t.context_refs, t.failures_reset_epoch, t.claimed_at, t.started_at
+              t.context_refs, t.execution, t.failures_reset_epoch, t.claimed_at, t.started_at
 ), inserted AS (
     INSERT INTO attempts (task_id, epoch, user_id, token, pool, agent, bundle, granted_seconds, claimed_at, started_at)
     SELECT id, epoch, user_id, token, :pool, :holder, bundle, reserved_seconds, claimed_at, started_at FROM taken
@@ -211,6 +212,7 @@ SELECT id, user_id, epoch, token, type, attempts, max_attempts, bundle,
        CASE WHEN :starts THEN max_cost_usd END AS ceiling_usd,
        CASE WHEN :starts THEN cost_usd END AS spent_usd,
        CASE WHEN :starts THEN dag_id <> id OR has_dag_row OR context_refs IS NOT NULL END AS is_linked,
+       CASE WHEN :starts THEN execution END AS execution,
        CASE WHEN :starts AND attempts > 0 THEN spent_runs(id, failures_reset_epoch) END AS failures
   FROM taken
  ORDER BY bundle, id;

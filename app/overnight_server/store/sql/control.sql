@@ -247,11 +247,15 @@ UPDATE tasks
 -- name: lock_task
 -- Read a user's task and lock it until the transaction ends.
 SELECT id, state, title, description, priority, deadline_at, tags, timeout_seconds, payload, start_at,
-       has_started(id) AS has_started
+       execution ->> 'agent' AS agent, has_started(id) AS has_started
   FROM tasks
  WHERE user_id = :user_id
    AND id = :task_id
    FOR NO KEY UPDATE;
+
+-- name: execution_of_task
+-- How the command of a task runs; the task is locked.
+SELECT execution, spec FROM tasks WHERE user_id = :user_id AND id = :task_id;
 
 -- name: edit_task
 -- Change fields of a task that does not run; its order changes with priority and deadline. A task that waited for
@@ -263,6 +267,7 @@ UPDATE tasks
        tags = coalesce(CAST(:tags AS text[]), tags),
        payload = coalesce(CAST(:payload AS jsonb), payload),
        spec = coalesce(CAST(:spec AS jsonb), spec),
+       execution = coalesce(CAST(:execution AS jsonb), execution),
        timeout_seconds = CASE WHEN :with_timeout THEN CAST(:timeout_seconds AS int) ELSE timeout_seconds END,
        deadline_at = CASE WHEN :with_deadline THEN CAST(:deadline_at AS timestamptz) ELSE deadline_at END,
        start_at = CASE WHEN :with_start THEN CAST(:start_at AS timestamptz) ELSE start_at END,

@@ -90,13 +90,13 @@ SELECT id, context_refs FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id
 -- name: fork_tasks
 -- Copy tasks into another graph: completed ones with their result, at no cost; the others as new tasks,
 -- with the max_attempts that were submitted, and with a deadline only if it has not passed.
-INSERT INTO tasks (id, user_id, dag_id, copied_from, parent_id, spawn_key, role, context_refs, type, name, title,
+INSERT INTO tasks (id, user_id, dag_id, copied_from, parent_id, spawn_key, role, context_refs, execution, type, name, title,
                    description, project_id, payload, spec, tags, source,
                    created_by, state, unmet, priority, priority_boost_per_minute, dependency_boost, sort_key,
                    deadline_at, start_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd, max_cost_usd,
                    max_attempts, retry, output, result_summary, files_changed, finished_at)
 SELECT c.id, o.user_id, :dag_id, CASE WHEN c.is_copied THEN o.id END,
-       c.parent_id, CASE WHEN c.parent_id IS NOT NULL THEN o.spawn_key END, o.role, c.context_refs, o.type, o.name,
+       c.parent_id, CASE WHEN c.parent_id IS NOT NULL THEN o.spawn_key END, o.role, c.context_refs, o.execution, o.type, o.name,
        o.title, o.description, o.project_id,
        o.payload, coalesce(c.spec, o.spec), o.tags, 'fork',
        (SELECT 'human:' || u.name FROM users u WHERE u.id = o.user_id),

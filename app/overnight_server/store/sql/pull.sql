@@ -103,7 +103,7 @@ SELECT t.id, t.state, t.claimed_by, t.user_id, t.dag_id, t.type, t.title, t.desc
        (t.timeout_seconds IS NULL OR t.reserved_seconds < t.timeout_seconds) AS plan_limited,
        t.max_cost_usd AS ceiling_usd, t.cost_usd - t.run_cost_usd AS spent_usd,
        (t.dag_id <> t.id OR t.has_dag_row OR t.context_refs IS NOT NULL) AS is_linked,
-       CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.failures_reset_epoch) END AS failures,
+       t.execution, CASE WHEN t.attempts > 0 THEN spent_runs(t.id, t.failures_reset_epoch) END AS failures,
        lease_of_agent(t.claimed_by) AS lease_seconds,
        coalesce(g.kind = 'pull' AND g.owner_id = t.user_id, false) AS is_own_agent,
        (SELECT l.stops_runs_at <= clock() FROM lanes l WHERE l.user_id = t.user_id) AS window_closed,

@@ -36,7 +36,7 @@ SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts
        (s.timeout_seconds IS NULL OR s.reserved_seconds < s.timeout_seconds) AS plan_limited,
        s.max_cost_usd AS ceiling_usd, s.cost_usd AS spent_usd,
        (s.dag_id <> s.id OR s.has_dag_row OR s.context_refs IS NOT NULL) AS is_linked,
-       CASE WHEN s.attempts > 0 THEN spent_runs(s.id, s.failures_reset_epoch) END AS failures
+       s.execution, CASE WHEN s.attempts > 0 THEN spent_runs(s.id, s.failures_reset_epoch) END AS failures
   FROM started s;
 
 -- name: heartbeat

@@ -26,7 +26,7 @@ VALUES (:dag_id, :user_id, :title,
 INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
                    created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
                    sort_key, deadline_at, start_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
-                   max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs)
+                   max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs, execution)
 SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.project_id, t.payload, t.spec, t.tags,
        t.source, coalesce(t.created_by, (SELECT 'human:' || name FROM users WHERE id = :user_id)), t.idempotency_key,
        CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
@@ -34,14 +34,14 @@ SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.proje
        sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
        t.deadline_at, t.start_at, t.required_capabilities, t.locks, t.timeout_seconds,
        coalesce(t.estimated_cost_usd, t.max_cost_usd),
-       t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
+       t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs, t.execution
   FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
            id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
            spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
            priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz, start_at timestamptz,
            required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
            max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
-           context_refs jsonb);
+           context_refs jsonb, execution jsonb);
 
 -- name: insert_tasks_if_within_limits
 -- The same for a submit that is far below every limit and uses no idempotency key again; returns the depth
@@ -65,7 +65,7 @@ WITH within_limits AS MATERIALIZED (
     INSERT INTO tasks (id, user_id, dag_id, type, name, title, description, project_id, payload, spec, tags, source,
                        created_by, idempotency_key, state, unmet, priority, priority_boost_per_minute, dependency_boost,
                        sort_key, deadline_at, start_at, required_capabilities, locks, timeout_seconds, estimated_cost_usd,
-                       max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs)
+                       max_cost_usd, max_attempts, retry, parent_id, spawn_key, role, context_refs, execution)
     SELECT t.id, :user_id, t.dag_id, t.type, t.name, t.title, t.description, t.project_id, t.payload, t.spec, t.tags,
            t.source, coalesce(t.created_by, (SELECT 'human:' || name FROM users WHERE id = :user_id)), t.idempotency_key,
            CASE WHEN t.unmet = 0 THEN 'ready' ELSE 'pending' END, t.unmet, t.priority, t.priority_boost_per_minute,
@@ -73,14 +73,14 @@ WITH within_limits AS MATERIALIZED (
            sort_key(t.priority, t.priority_boost_per_minute, clock(), t.dependency_boost, t.deadline_at, clock()),
            t.deadline_at, t.start_at, t.required_capabilities, t.locks, t.timeout_seconds,
            coalesce(t.estimated_cost_usd, t.max_cost_usd),
-           t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs
+           t.max_cost_usd, t.max_attempts, CAST(:policies AS jsonb) -> t.policy, t.parent_id, t.spawn_key, t.role, t.context_refs, t.execution
       FROM jsonb_to_recordset(CAST(:tasks AS jsonb)) AS t(
                id uuid, dag_id uuid, type text, name text, title text, description text, project_id text, payload jsonb,
                spec jsonb, tags text[], source text, created_by text, idempotency_key text, unmet int, priority int,
                priority_boost_per_minute float8, dependency_boost float8, deadline_at timestamptz, start_at timestamptz,
                required_capabilities text[], locks text[], timeout_seconds int, estimated_cost_usd numeric,
                max_cost_usd numeric, max_attempts int, policy int, parent_id uuid, spawn_key text, role text,
-               context_refs jsonb)
+               context_refs jsonb, execution jsonb)
      WHERE EXISTS (SELECT 1 FROM within_limits)
 )
 SELECT depth, set_config('overnight.depth', CAST(depth AS text), true) FROM within_limits;

@@ -84,6 +84,7 @@ RETURN coalesce(hash_array_extended(keys, 0), 0);
 --   has_dag_row       a lone task that others have joined: its graph has a row in dags now
 --   role              `orchestrator` may spawn tasks for other agents
 --   context_refs      whose outputs it gets: each reference as written, and the id that it names
+--   execution         how its command runs, decided when it was created; NULL for other runners
 --   copied_from       the completed task whose result a fork copied; this task never ran
 --   name              its name within the graph; NULL if nothing refers to it
 --   moved_from        the state before the last statement if that changed it, else NULL
@@ -112,6 +113,7 @@ CREATE TABLE tasks (
     has_dag_row BOOLEAN DEFAULT false NOT NULL,
     role TEXT,
     context_refs JSONB,
+    execution JSONB,
     copied_from UUID,
     type TEXT NOT NULL,
     name TEXT,

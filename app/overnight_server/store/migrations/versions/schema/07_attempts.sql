@@ -5,7 +5,8 @@
 -- once more with every write.
 
 -- One claim of a task. `spent` says whether it counts against max_attempts. Rows are inserted in the order
--- of their claims, so a BRIN index on claimed_at is enough for reports about a period.
+-- of their claims, so a BRIN index on claimed_at is enough for reports about a period. `external_id` names a
+-- run outside of the worker's process, written before it begins; `sandbox` says what encloses it.
 CREATE TABLE attempts (
     task_id UUID NOT NULL,
     epoch INTEGER NOT NULL,
@@ -25,6 +26,8 @@ CREATE TABLE attempts (
     detail TEXT,
     cost_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
     tokens_used JSONB DEFAULT '{}' NOT NULL,
+    external_id TEXT,
+    sandbox TEXT,
     PRIMARY KEY (task_id, epoch),
     CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL))
 )

@@ -131,3 +131,14 @@ AS $$
        AND (ended_from IS NULL OR t.finished_at >= ended_from)
        AND (ended_until IS NULL OR t.finished_at < ended_until)
 $$;
+
+-- How an agent is run, by name: its command, environment, network, limits and models. A task copies what it
+-- needs when it is created, so a change here concerns later tasks only. Rows are never deleted: a removed profile
+-- keeps its name, which may be added again.
+CREATE TABLE agent_profiles (
+    name TEXT NOT NULL,
+    profile JSONB NOT NULL,
+    updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    removed_at TIMESTAMP WITH TIME ZONE,
+    PRIMARY KEY (name)
+);

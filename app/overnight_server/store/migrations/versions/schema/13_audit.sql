@@ -35,8 +35,9 @@ DECLARE
     after constant jsonb := to_jsonb(NEW) - left_out;
     changed jsonb;
 BEGIN
-    IF TG_RELID <> ALL ('{public.agents, public.api_keys, public.audit_findings, public.bulk_operations, public.dag_triggers, public.dags,
-                          public.dead_letters, public.http_agents, public.inbox, public.pauses, public.usage_ledger,
+    IF TG_RELID <> ALL ('{public.agent_profiles, public.agents, public.api_keys, public.audit_findings, public.bulk_operations,
+                          public.dag_triggers, public.dags, public.dead_letters, public.http_agents, public.inbox,
+                          public.pauses, public.usage_ledger,
                           public.users}'::regclass[]) THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
@@ -70,7 +71,7 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
 DECLARE
     recorded constant text[] := ARRAY['title', 'description', 'priority', 'tags', 'timeout_seconds', 'deadline_at',
-                                  'start_at', 'cancel_requested_at', 'payload', 'spec'];
+                                  'start_at', 'cancel_requested_at', 'payload', 'spec', 'execution'];
     before constant jsonb := to_jsonb(OLD);
     changed jsonb;
 BEGIN
@@ -78,7 +79,7 @@ BEGIN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
     -- For the content of the task only the fact that it changed is recorded.
-    SELECT jsonb_object_agg(key, CASE WHEN key IN ('payload', 'spec') THEN '"changed"'
+    SELECT jsonb_object_agg(key, CASE WHEN key IN ('payload', 'spec', 'execution') THEN '"changed"'
                                       ELSE jsonb_build_array(before -> key, value) END)
       INTO changed
       FROM jsonb_each(to_jsonb(NEW))
@@ -117,6 +118,12 @@ CREATE TRIGGER dags_audit_budget AFTER UPDATE OF budget_ceiling_usd ON dags
 CREATE TRIGGER agents_audit_drain AFTER UPDATE OF drain_requested_at ON agents
     FOR EACH ROW WHEN (OLD.drain_requested_at IS DISTINCT FROM NEW.drain_requested_at AND OLD.joined_at = NEW.joined_at)
     EXECUTE FUNCTION audit_change('worker.drained', 'id');
+CREATE TRIGGER agent_profiles_audit_new AFTER INSERT ON agent_profiles
+    FOR EACH ROW EXECUTE FUNCTION audit_change('agent_profile.set', 'name');
+CREATE TRIGGER agent_profiles_audit AFTER UPDATE ON agent_profiles
+    FOR EACH ROW WHEN (NEW.removed_at IS NULL) EXECUTE FUNCTION audit_change('agent_profile.set', 'name');
+CREATE TRIGGER agent_profiles_audit_removed AFTER UPDATE ON agent_profiles
+    FOR EACH ROW WHEN (NEW.removed_at IS NOT NULL) EXECUTE FUNCTION audit_change('agent_profile.removed', 'name');
 CREATE TRIGGER agents_audit_new AFTER INSERT ON agents
     FOR EACH ROW WHEN (NEW.kind = 'pull') EXECUTE FUNCTION audit_change('agent.registered', 'id');
 CREATE TRIGGER http_agents_audit_new AFTER INSERT ON http_agents

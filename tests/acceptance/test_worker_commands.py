@@ -1,0 +1,302 @@
+"""A worker runs commands in sandboxes: every end of a run, and nothing left of the command.
+
+Commands are found from outside by a number that is an argument of theirs.
+"""
+
+import itertools
+import os
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from overnight_server.control.cancel import cancel
+from overnight_server.domain.ids import TaskId
+from overnight_server.local.postgres import EmbeddedPostgres
+from overnight_server.local.redis import EmbeddedRedis
+from overnight_server.maintenance.reap import reap
+from overnight_server.wakeups.wake import Waker
+from tests.support.wait import wait_until
+from tests.support.workers import Worker, WorkerHarness, running_worker, shared_harness
+
+SOON = 15.0
+AGENT = Path(__file__).parents[2] / "examples" / "agents" / "scripted_agent.py"
+NUMBERS = itertools.count(700_000_000 + os.getpid() * 100)
+# Waits for its end; ignores SIGTERM, and starts a program that leaves its session.
+STUBBORN = "trap '' TERM; setsid sleep {number} & sleep {number} & wait; wait"
+POLITE = "trap 'echo bye; exit 0' TERM; sleep {number} & wait"
+
+
+@pytest.fixture(scope="module")
+def harness(
+    postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis
+) -> Iterator[WorkerHarness]:
+    with shared_harness(postgres, template, redis, lease_seconds=8, cancel_grace=3) as harness:
+        harness.deployment.run(
+            "INSERT INTO agent_profiles (name, profile)"
+            " VALUES ('scripted', CAST(:profile AS jsonb))",
+            profile=_scripted_profile(),
+        )
+        yield harness
+
+
+@pytest.fixture(scope="module")
+def worker(harness: WorkerHarness) -> Iterator[Worker]:
+    """One worker with one slot for all tests here: each also proves that the last one freed it."""
+    with running_worker(harness.settings) as worker:
+        yield worker
+        harness.reaches(harness.send("echo"), "completed")
+        assert worker.process.poll() is None
+
+
+@pytest.fixture
+def number() -> Iterator[int]:
+    """A number that marks the processes of one test; none is left at its end."""
+    number = next(NUMBERS)
+    yield number
+    left = processes_of(number)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert left == []
+
+
+def _scripted_profile() -> str:
+    return (
+        '{"argv": ["python3", "/agent/scripted_agent.py"], "mounts":'
+        f' [{{"source": "{AGENT.parent}", "target": "/agent"}}]}}'
+    )
+
+
+def processes_of(number: int) -> list[psutil.Process]:
+    """Return the processes that have the number among their arguments."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(number) in process.cmdline():
+                found.append(process)
+    return found
+
+
+def send(harness: WorkerHarness, execution: Mapping[str, Any], **fields: Any) -> TaskId:
+    """Send a task of the runner command."""
+    asked = {"agent": None, "argv": None, "env": {}, "network": None, "limits": None, **execution}
+    needs = ("runner:command",)
+    return harness.send("command", execution=asked, required_capabilities=needs, **fields)
+
+
+def shell(harness: WorkerHarness, script: str, **fields: Any) -> TaskId:
+    """Send a shell script as a command; it fails for good when it fails."""
+    return send(harness, {"argv": ["sh", "-c", script]}, **{"max_attempts": 1, **fields})
+
+
+def started(harness: WorkerHarness, script: str, number: int, **fields: Any) -> TaskId:
+    """Send a script that sleeps, and wait until it does."""
+    task_id = shell(harness, script.format(number=number), **fields)
+    wait_until(lambda: processes_of(number), timeout=SOON, what="the command to run")
+    return task_id
+
+
+def attempt_of(harness: WorkerHarness, task_id: TaskId) -> Mapping[str, Any]:
+    row = "SELECT * FROM attempts WHERE task_id = :id ORDER BY epoch DESC LIMIT 1"
+    return harness.deployment.one(row, id=task_id)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_command_reads_its_prompt_and_its_output_is_its_text(harness: WorkerHarness) -> None:
+    task_id = shell(harness, "cat; echo; echo done", spec={"prompt": "the prompt"})
+
+    row = harness.reaches(task_id, "completed")
+
+    assert row["output"] == {"text": "the prompt\ndone", "summary": "done"}
+    assert attempt_of(harness, task_id)["sandbox"].endswith(", memory 2 GB, network off")
+    assert str(attempt_of(harness, task_id)["external_id"]).endswith(":1")
+
+
+@pytest.mark.usefixtures("worker")
+def test_the_scripted_agent_reports_cost_result_and_files(harness: WorkerHarness) -> None:
+    prompt = (
+        "Please do this:\n"
+        "write app.py 'print(40 + 2)'\n"
+        "run python3 app.py\n"
+        "cost 0.25\n"
+        "write out/report.txt 'all is well'\n"
+    )
+    task_id = send(harness, {"agent": "scripted"}, spec={"prompt": prompt})
+
+    row = harness.reaches(task_id, "completed")
+
+    assert row["result_summary"] == "Carried out 4 instructions."
+    assert row["files_changed"] == ["app.py", "out/report.txt"]
+    assert row["cost_usd"] == pytest.approx(0.25)
+    stored = harness.deployment.rows(
+        "SELECT name, content FROM artifacts WHERE task_id = :id", id=task_id
+    )
+    assert [(each["name"], bytes(each["content"])) for each in stored] == [
+        ("report.txt", b"all is well\n")
+    ]
+
+
+@pytest.mark.usefixtures("worker")
+def test_partial_long_and_wrong_events_are_logged_and_not_fatal(harness: WorkerHarness) -> None:
+    script = (
+        "echo nonsense >&3; echo '[1]' >&3; echo '{\"event\": \"dance\"}' >&3;"
+        ' echo \'{"event": "cost", "usd": "much"}\' >&3;'
+        " head -c 2000000 /dev/zero | tr '\\0' x >&3; echo >&3;"
+        ' echo \'{"event": "result", "output": 7}\' >&3; printf \'{"event": "resu\' >&3'
+    )
+    row = harness.reaches(shell(harness, script), "completed")
+
+    assert row["output"] == 7
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize(
+    ("script", "error_class"),
+    [
+        ("echo it broke >&2; exit 3", "error"),
+        ("exit 64", "bad_command"),
+        ("exit 69", "rate_limit"),
+        ("exit 75", "error"),
+        ("exit 77", "auth_failure"),
+        ("exec /no/such/program", "bad_command"),
+        ("kill -SEGV $$", "crash"),
+    ],
+)
+def test_a_failure_has_the_class_of_its_exit_code(
+    harness: WorkerHarness, script: str, error_class: str
+) -> None:
+    row = harness.reaches(shell(harness, script), "dead_lettered")
+
+    assert row["failure_reason"] == error_class
+    if "broke" in script:
+        assert row["error"] == "the command ended with exit code 3: it broke"
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_program_that_does_not_exist_is_a_bad_command(harness: WorkerHarness) -> None:
+    task_id = send(harness, {"argv": ["/no/such/program"]}, max_attempts=3)
+
+    row = harness.reaches(task_id, "dead_lettered")
+
+    assert (row["failure_reason"], row["attempts"]) == ("bad_command", 1)
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_command_that_uses_too_much_memory_is_ended(harness: WorkerHarness) -> None:
+    hog = "import time; block = b'x' * (600 << 20); time.sleep(60)"
+    task_id = send(
+        harness, {"argv": ["python3", "-c", hog], "limits": {"memory_mb": 128}}, max_attempts=1
+    )
+
+    row = harness.reaches(task_id, "dead_lettered", timeout=30)
+
+    assert row["failure_reason"] == "out_of_memory", row["error"]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_timeout_ends_a_command_and_all_its_programs(harness: WorkerHarness, number: int) -> None:
+    task_id = started(harness, STUBBORN, number, timeout_seconds=2)
+
+    harness.reaches(task_id, "dead_lettered", timeout=SOON)
+
+    assert harness.outcomes(task_id) == ["timeout"]
+
+
+@pytest.mark.parametrize("script", [STUBBORN, POLITE])
+def test_a_cancel_ends_a_command_and_all_its_programs(
+    harness: WorkerHarness, worker: Worker, number: int, script: str
+) -> None:
+    task_id = started(harness, script, number)
+    [child] = worker.children()
+
+    cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
+
+    harness.reaches(task_id, "cancelled", timeout=SOON)
+    assert processes_of(number) == [], "they are gone when the end is recorded"
+    assert worker.children() == [child], "the process of the run was not ended by force"
+
+
+def test_a_command_gets_its_cancel_before_the_next_heartbeat(
+    harness: WorkerHarness, worker: Worker, number: int
+) -> None:
+    task_id = started(harness, POLITE, number)
+    waker = Waker(str(harness.settings.redis_url), harness.settings.redis_key_prefix)
+    try:
+        cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
+        waker.cancel_requested()
+        harness.reaches(task_id, "cancelled", timeout=SOON)
+    finally:
+        waker.close()
+    assert worker.process.poll() is None
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_command_that_lost_its_task_ends_and_changes_nothing(
+    harness: WorkerHarness, number: int
+) -> None:
+    task_id = started(harness, STUBBORN, number)
+
+    def is_taken_away() -> bool:
+        harness.deployment.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
+        reap(harness.deployment.dispatcher)
+        return harness.deployment.state(task_id) != "running"
+
+    wait_until(is_taken_away, what="the reaper to take the task away")
+    before = harness.deployment.row(task_id)
+
+    wait_until(lambda: not processes_of(number), timeout=SOON, what="the command to end")
+    assert harness.deployment.row(task_id) == before
+
+
+class TestWorkersThatEnd:
+    """Each test has a worker of its own, which it ends."""
+
+    @pytest.fixture
+    def own(
+        self, postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis
+    ) -> Iterator[WorkerHarness]:
+        with shared_harness(postgres, template, redis, lease_seconds=60) as harness:
+            yield harness
+
+    def test_a_shutdown_ends_a_command_and_hands_its_task_back(
+        self, own: WorkerHarness, number: int
+    ) -> None:
+        with running_worker(own.settings) as worker:
+            task_id = started(own, STUBBORN, number)
+            worker.signal(signal.SIGTERM)
+            worker.ended(within=SOON)
+
+        assert processes_of(number) == []
+        row = own.deployment.row(task_id)
+        assert (row["state"], row["attempts"], own.outcomes(task_id)) == (
+            "ready",
+            0,
+            ["interrupted"],
+        )
+
+    def test_kill_9_of_the_worker_ends_the_command(self, own: WorkerHarness, number: int) -> None:
+        with running_worker(own.settings) as worker:
+            started(own, STUBBORN, number)
+            worker.signal(signal.SIGKILL)
+            worker.ended(within=SOON)
+
+            wait_until(lambda: not processes_of(number), timeout=5, what="the command to end")
+
+    def test_kill_9_of_the_process_of_the_run_ends_the_command(
+        self, own: WorkerHarness, number: int
+    ) -> None:
+        with running_worker(own.settings) as worker:
+            task_id = started(own, STUBBORN, number)
+            [guard] = worker.children()
+            for process in guard.children():
+                process.kill()
+
+            own.reaches(task_id, "dead_lettered", timeout=SOON)
+
+            assert processes_of(number) == []
+            assert own.outcomes(task_id) == ["crash"]

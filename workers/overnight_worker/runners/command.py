@@ -1,0 +1,181 @@
+"""Runs a command in a sandbox: argv without a shell, prompt on stdin, events on descriptor 3."""
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from overnight.handlers.control_exceptions import Fail
+from overnight_server.domain.execution import MODEL, Execution
+from overnight_server.domain.ids import show_task
+from overnight_server.fault_points import fault
+from overnight_worker.identity import WORKER_ID
+from overnight_worker.runners.command_events import CommandEvents
+from overnight_worker.runners.command_output import CommandOutput
+from overnight_worker.runners.exit_codes import check_end
+from overnight_worker.runners.runner import PreparedRun
+from overnight_worker.runners.wire import Wire
+from overnight_worker.sandbox import (
+    NetworkPolicy,
+    NoSandbox,
+    ReadOnlyMount,
+    Rung,
+    Sandbox,
+    SandboxEnd,
+    SandboxLimits,
+    SandboxSpec,
+    start_sandbox,
+)
+from overnight_worker.sandbox.spec import WORKSPACE
+
+GIGABYTE_MB: Final = 1024
+
+
+class CommandRunner:
+    """Runs commands in sandboxes of one kind."""
+
+    def __init__(self, rung: Rung) -> None:
+        self._rung = rung
+        self._runs: dict[str, CommandRun] = {}
+
+    def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
+        """Start the command in its sandbox; the run is recorded before."""
+        execution = Execution.of(prepared.run.execution or {})
+        spec = sandbox_spec(execution, prepared)
+        external_id = f"{WORKER_ID}/{prepared.context.idempotency_key}"
+        wire.note_id(external_id, sandbox=describe_sandbox(self._rung, execution))
+        fault("sandbox.before_spawn")
+        try:
+            sandbox = start_sandbox(spec, self._rung)
+        except NoSandbox as error:
+            raise Fail(f"{error}; {error.remedy}", error_class=error.error_class) from error
+        fault("sandbox.after_spawn")
+        run = self._runs[external_id] = CommandRun(sandbox, wire)
+        watch = threading.Thread(
+            target=self._watch, args=(external_id, run), name="run command", daemon=True
+        )
+        watch.start()
+        return external_id
+
+    def terminate(self, external_id: str, grace: float) -> None:
+        """Send SIGTERM to all processes of the sandbox, and kill them all after the grace."""
+        run = self._runs.get(external_id)
+        if run is None:
+            return
+        run.sandbox.terminate()
+        if not run.is_dead.wait(grace):
+            run.sandbox.kill()
+            run.is_dead.wait()
+
+    def _watch(self, external_id: str, run: "CommandRun") -> None:
+        """Wait for the end of a command, and report how it ended."""
+        try:
+            end = run.wait()
+        finally:
+            self._runs.pop(external_id, None)
+            run.sandbox.close()
+        try:
+            run.wire.end(run.output_of(end))
+        except BaseException as error:  # noqa: BLE001 - this is how the run ended
+            vars(error)["run_detail"] = run.stderr.text
+            run.wire.end(raised=error)
+
+
+class CommandRun:
+    """A command that runs, and the readers of what it writes; `is_dead` is set when it has ended.
+
+    Only the thread that watches it waits for its sandbox.
+    """
+
+    def __init__(self, sandbox: Sandbox, wire: Wire) -> None:
+        self.sandbox = sandbox
+        self.wire = wire
+        self.is_dead = threading.Event()
+        self.stderr = CommandOutput("stderr", wire.context)
+        self._stdout = CommandOutput("stdout", wire.context)
+        self._events = CommandEvents(wire.context)
+
+    def wait(self) -> SandboxEnd:
+        """Read what the command writes until all of its processes have ended; return its end."""
+        readers = [
+            threading.Thread(target=read, args=(descriptor,), daemon=True)
+            for read, descriptor in (
+                (self._events.read, self.sandbox.events),
+                (self._stdout.read, self.sandbox.stdout),
+                (self.stderr.read, self.sandbox.stderr),
+            )
+        ]
+        for reader in readers:
+            reader.start()
+        end = self.sandbox.wait() or SandboxEnd("failed")
+        self.is_dead.set()
+        for reader in readers:
+            reader.join()
+        return end
+
+    def output_of(self, end: SandboxEnd) -> object:
+        """Return the output of a command that succeeded; raise how it failed."""
+        check_end(
+            end,
+            stop_reason=self.wire.context.stop_reason,
+            last_line=self.stderr.last_line,
+            has_result=self._events.has_result,
+        )
+        if self._events.has_result:
+            return self._events.result
+        return {"text": self._stdout.text, "summary": self._stdout.last_line}
+
+
+def sandbox_spec(execution: Execution, prepared: PreparedRun) -> SandboxSpec:
+    """Return what the sandbox of a run gets; the workspace was prepared."""
+    if prepared.workspace is None:
+        raise ValueError("a command needs a workspace")
+    limits = execution.limits
+    return SandboxSpec(
+        argv=argv_of(execution, prepared),
+        workspace=prepared.workspace,
+        env={**(prepared.env or {}), "OVERNIGHT_TASK_ID": prepared.context.task_id},
+        limits=SandboxLimits(
+            memory_mb=limits.memory_mb,
+            processes=limits.processes,
+            workspace_mb=limits.workspace_mb,
+        ),
+        network=NetworkPolicy(execution.network),
+        read_only_mounts=tuple(
+            ReadOnlyMount(Path(source), target) for source, target in execution.mounts
+        ),
+        stdin=(prepared.context.prompt or prepared.context.title).encode(),
+    )
+
+
+def argv_of(execution: Execution, prepared: PreparedRun) -> tuple[str, ...]:
+    """Return the program and its arguments, with the workspace, model and task filled in."""
+    values = {
+        "{workspace}": WORKSPACE,
+        MODEL: model_of(execution, prepared),
+        "{task_id}": show_task(prepared.run.claim.task_id),
+    }
+    return tuple(_filled(argument, values) for argument in execution.argv)
+
+
+def model_of(execution: Execution, prepared: PreparedRun) -> str:
+    """Return the model of this attempt: the task's, else the first of the agent profile."""
+    return prepared.context.model or next(iter(execution.models), "")
+
+
+def describe_sandbox(rung: Rung, execution: Execution) -> str:
+    """Return the sandbox of a run as its attempt shows it.
+
+    >>> describe_sandbox(Rung.BUBBLEWRAP, Execution(argv=("true",)))
+    'bwrap, memory 2 GB, network off'
+    """
+    memory = execution.limits.memory_mb
+    whole = memory % GIGABYTE_MB == 0
+    amount = f"{memory // GIGABYTE_MB} GB" if whole else f"{memory} MB"
+    network = ", ".join(execution.network) or "off"
+    return f"{rung}, memory {amount}, network {network}"
+
+
+def _filled(argument: str, values: dict[str, str]) -> str:
+    for placeholder, value in values.items():
+        argument = argument.replace(placeholder, value)
+    return argument

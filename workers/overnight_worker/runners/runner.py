@@ -1,0 +1,44 @@
+"""What a runner is: it begins a run and can end it. `execute` does everything else.
+
+Claim, lease, heartbeats, stops, validation and settling are the same for every runner. A runner
+reports over the `Wire` of its run.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from overnight_server.domain.claims import Run
+from overnight_worker.run_context import RunContext
+from overnight_worker.runners.wire import Wire
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """One run with what was prepared for it: its secrets are read, its workspace exists.
+
+    `grace_seconds` is the time that it has to end when it is asked to.
+    """
+
+    run: Run
+    context: RunContext
+    workspace: Path | None = None
+    env: dict[str, str] | None = None
+    grace_seconds: float = 0.0
+
+
+class Runner(Protocol):
+    """Carries out runs of one kind."""
+
+    def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
+        """Begin a run; return its external id, which `wire.note_id` recorded before.
+
+        The run goes on after this returns, and calls `wire.end` when it has ended. What this
+        raises is how the run ended.
+        """
+
+    def terminate(self, external_id: str, grace: float) -> None:
+        """Ask a run to end, end it by force after `grace` seconds, and return when it has ended.
+
+        A run that has ended, or that this runner does not know, is left alone.
+        """
