@@ -201,4 +201,28 @@ MUTANTS: Final = (
             "::test_a_file_that_becomes_a_link_after_it_was_listed_is_not_followed": "['b']",
         },
     ),
+    Mutant(
+        "the rule that a lost run promotes no artifact",
+        (
+            "app/overnight_server/outcome/settle.py",
+            "ending.claim) for ending in won if not isinstance(ending.result, BROKEN_OFF)}",
+            "ending.claim) for ending in won}",
+        ),
+        {
+            f"{TESTS}/test_artifacts.py"
+            "::test_a_result_that_loses_against_the_reaper_promotes_nothing": "assert not",
+        },
+    ),
+    Mutant(
+        "the fence of a log",
+        (
+            f"{SQL}/logs.sql",
+            "t.id = c.task_id AND t.epoch = c.epoch AND t.token = c.token",
+            "t.id = c.task_id AND t.epoch = c.epoch",
+        ),
+        {
+            f"{TESTS}/test_run_logs.py"
+            "::test_a_holder_that_lost_its_claim_can_neither_write_nor_cut": "assert",
+        },
+    ),
 )

@@ -265,7 +265,6 @@ def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
             "max-stream-events": 1,
             "parameters": {"query.task_id": _from_dictionary("task_id")},
         },
-        {"include-path": f"{TASKS}/{{task_id}}/logs/stream", "max-stream-events": 1},
         {
             "include-path": f"{API}/dags/{{dag_id}}/retry",
             "parameters": {"path.dag_id": _from_dictionary("ended")},
