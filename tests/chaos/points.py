@@ -37,7 +37,9 @@ DRAIN_SECONDS: Final = 180.0
 CHECK_SECONDS: Final = 120.0
 # Fault points that runs pass; until they are triggered, no worker is requested to stop.
 IN_RUNS: Final = {
-    point for point in POINTS if point.startswith(("execute", "start", "settle", "heartbeat"))
+    point
+    for point in POINTS
+    if point.startswith(("execute", "start", "settle", "heartbeat", "sandbox"))
 }
 
 
@@ -88,6 +90,8 @@ def _work(stack: ChaosStack, points: set[str], marks: Path, seed: int) -> Load:
             _add_edge(stack)
         if remaining & {"bulk.before_commit", "bulk.after_commit"}:
             _reprioritise(stack)
+        if remaining & {"sandbox.before_spawn", "sandbox.after_spawn"}:
+            _run_command(stack)
         time.sleep(PAUSE_SECONDS)
     return load
 
@@ -130,6 +134,16 @@ def _add_edge(stack: ChaosStack) -> None:
         stack.deployment.app, user, tasks, Caps(), edges=[Edge(0, 1), Edge(0, 2)]
     )
     _operate(stack, show_task(child.task_id), show_task(parent.task_id), str(user))
+
+
+def _run_command(stack: ChaosStack) -> None:
+    """Submit a task that runs a command in a sandbox."""
+    asked = {"agent": None, "argv": ["true"], "env": {}, "network": None, "limits": None}
+    needs = ("runner:command",)
+    task = NewTask(
+        "a command", "command", execution=asked, required_capabilities=needs, max_attempts=8
+    )
+    submit_graph(stack.deployment.app, stack.deployment.user(), [task], Caps())
 
 
 def _reprioritise(stack: ChaosStack) -> None:

@@ -81,6 +81,8 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
     "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
     "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
+    # Profiles are of no user: the same unknown one for both.
+    "profile": (lambda _api_user: "no-profile", lambda: "no-profile"),
     "key_id": (lambda api_user: key_id_of(api_user.key), lambda: "000000000000"),
     "row_id": (lambda _api_user: "1", lambda: "999999"),
     "finding_id": (lambda _api_user: "1", lambda: "999999"),

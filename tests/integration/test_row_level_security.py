@@ -22,6 +22,7 @@ from tests.support.deployment import CLAIM_SETTINGS, Deployment
 
 # Tables without rows of users; every other table must have row-level security.
 OPEN_TO_ALL = {
+    "agent_profiles",
     "alembic_version",
     "audit_positions",
     "depth_counters",

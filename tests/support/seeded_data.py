@@ -85,6 +85,7 @@ class _Seeder:
                 "agent_id": [other],
                 "key_id": keys,
                 "finding_id": [self._finding() for _ in range(3)],
+                "profile": [self._profile(name) for name in ("claude", "codex")],
             },
             foreign=foreign,
             runs=runs,
@@ -101,6 +102,14 @@ class _Seeder:
             " VALUES ('edges', gen_random_uuid()::text, '{}') RETURNING id"
         )
         return str(row["id"])
+
+    def _profile(self, name: str) -> str:
+        """Store an agent profile and return its name."""
+        self.served.deployment.run(
+            'INSERT INTO agent_profiles (name, profile) VALUES (:name, \'{"argv": ["true"]}\')',
+            name=name,
+        )
+        return name
 
     def _run(self, agent: str, **fields: Any) -> tuple[str, str]:
         """Create a task and let the agent start it."""
