@@ -534,6 +534,11 @@ def _values(connection: Connection) -> dict[str, Any]:
         "applies_to": ["ready"],
         "cursor": None,
         "began_at": one.updated_at,
+        **dict.fromkeys(("driver", "url", "secret"), "a word"),
+        "private_allowed": False,
+        "checks": empty,
+        "agents": ["worker"],
+        "epochs": [one.epoch, 1],
         **dict.fromkeys(("with_timeout", "with_deadline", "with_start", "with_depth"), False),
     }
 
