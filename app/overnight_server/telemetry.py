@@ -122,7 +122,7 @@ class LogEvent(Enum):
     DRIVER_STEP_FAILED = (
         ERROR,
         "error",
-        "The agent driver failed to hold, claim or stop; it tries again.",
+        "The agent driver failed to hold, check, claim or stop; it tries again.",
     )
     CLAIMS_MADE = (DEBUG, "pool count free", "The dispatcher claimed tasks for free slots.")
     CLAIM_RELEASED = (

@@ -99,6 +99,11 @@ def test_a_url_is_stored_in_one_form(url: str, parsed: str, netloc: str) -> None
         "http://agent.example:0",
         "http://agent.example/a b",
         "http://[::1",
+        "http://-agent.example",
+        "http://agent..example",
+        f"http://{'a' * 64}.example",
+        f"http://{'a.' * 150}example",
+        "http://ag<ent>.example",
         "http://ag\u00e9nt.example",
     ],
 )

@@ -40,7 +40,6 @@ from overnight_server.control.agent_addresses import (
 )
 
 MAX_ANSWER_BYTES = 1024 * 1024
-CONNECT_SECONDS = 10.0
 # A connection is used again for the next poll, unless the polls are rare.
 KEPT_SECONDS = 20.0
 ANSWER_SECONDS = 10.0
@@ -49,7 +48,10 @@ MAX_DETAIL = 500
 # The agent need not have the task any more after one of these answers to a DELETE.
 GONE = frozenset({404, 410})
 # What is raised before a request is sent.
-NOT_CONNECTED = (AddressRefused, socket.gaierror, httpx2.ConnectError, httpx2.ConnectTimeout)
+NOT_CONNECTED = (
+    *(AddressRefused, socket.gaierror, UnicodeError),
+    *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL),
+)
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -213,7 +215,7 @@ class AgentClient:
                 **signed_headers(self._secret, int(time.time()), method, full_path, body),
             },
             extensions={"sni_hostname": self._address.host},
-            timeout=httpx2.Timeout(seconds, connect=min(seconds, CONNECT_SECONDS)),
+            timeout=seconds,
         )
 
     async def _answer(self, request: httpx2.Request, *, keeps_body: bool) -> RawAnswer:

@@ -147,7 +147,7 @@ class AgentDriver:
             try:
                 await step()
             except Exception as error:  # noqa: BLE001 - the other agents must still be served
-                emit(LogEvent.DRIVER_STEP_FAILED, error=f"{type(error).__name__}: {error}")
+                _log_failed_step(error)
                 pause = RETRY_SECONDS
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
@@ -216,13 +216,19 @@ class AgentDriver:
         """Check an agent again and again, and stop what it works on without a claim."""
         await asyncio.sleep(random.uniform(0, new_agents / CHECKS_PER_SECOND))  # noqa: S311
         while True:
-            keys = await agent.check()
-            own = {show_key(*key) for key in agent.runs}
-            if unknown := [key for key in keys if key not in own]:
-                await self._withdraw_ended(agent, unknown)
+            try:
+                keys = await agent.check()
+                await self._withdraw_ended(agent, keys)
+            except Exception as error:  # noqa: BLE001 - the next check may succeed
+                _log_failed_step(error)
             await agent.wait_for_check(self._settings.completion_poll_interval)
 
     async def _withdraw_ended(self, agent: DrivenAgent, keys: Sequence[str]) -> None:
+        """Stop the tasks among those that an agent works on whose claims have ended."""
+        own = {show_key(*key) for key in agent.runs}
+        keys = [key for key in keys if key not in own]
+        if not keys:
+            return
         ended = await self._threads.call(
             agent_rows.ended_runs, self._threads.db, agent.row.registration.agent_id, keys
         )
@@ -279,3 +285,7 @@ class AgentDriver:
     async def _stop_cancelled(self, listener: WakeUpListener) -> None:
         await asyncio.to_thread(listener.wait, STOP_POLL_SECONDS, self._is_stopped)
         await self._runs.stop_cancelled()
+
+
+def _log_failed_step(error: Exception) -> None:
+    emit(LogEvent.DRIVER_STEP_FAILED, error=f"{type(error).__name__}: {error}")

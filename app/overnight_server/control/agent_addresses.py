@@ -4,6 +4,7 @@ An operator may name any machine. The addresses of other users must lead to publ
 else a user could let the service call machines that only it can reach.
 """
 
+import re
 import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from overnight_server.domain.public_addresses import is_public
 
 LEGAL = "http:// or https://, a host, maybe a port and a path; such as https://agent.example.com"
 PORTS = {"http": 80, "https": 443}
-MAX_PORT = 65_535
+# What a host name consists of; an IPv6 address has colons.
+HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(\.(?!-)[a-z0-9_-]{1,63})*\.?|[0-9a-f:.]+")
+MAX_HOST = 253
 
 
 class AddressRefused(Exception):
@@ -80,7 +83,8 @@ def check_reachable(address: AgentAddress) -> None:
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         allowed_machines([str(entry[4][0]) for entry in found], private_allowed=False)
-    except OSError:
+    except (OSError, UnicodeError):
+        # UnicodeError: the host has a part that no name server could know.
         raise InvalidRequest("url", "has a host that is not known", legal=LEGAL) from None
     except AddressRefused as refused:
         raise InvalidRequest("url", str(refused), legal="the address of a public host") from None
@@ -89,7 +93,8 @@ def check_reachable(address: AgentAddress) -> None:
 def _is_plain(parts: SplitResult) -> bool:
     return (
         parts.scheme in PORTS
-        and bool(parts.hostname)
+        and bool(HOST.fullmatch(parts.hostname or ""))
+        and len(parts.hostname or "") <= MAX_HOST
         and parts.port != 0
         and not (parts.query or parts.fragment or parts.username or parts.password)
     )
