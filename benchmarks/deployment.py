@@ -1,5 +1,6 @@
 """A deployment under measurement: its database, its users, its processes."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -102,7 +103,12 @@ class BenchmarkDeployment:
                 name: stack.enter_context(
                     self.servers.running(
                         name,
-                        [sys.executable, "-m", "overnight_server.cli.main", name.partition("-")[0]],
+                        [
+                            sys.executable,
+                            "-m",
+                            "overnight_server.cli.main",
+                            re.sub(r"-\d+$", "", name),
+                        ],
                         {**self.environment, **more},
                     )
                 )
@@ -114,6 +120,11 @@ class BenchmarkDeployment:
     def _living(self) -> int:
         sql = "SELECT count(*) AS n FROM agents WHERE status = 'active'"
         return int(self.one(sql)["n"])
+
+
+def _command(name: str) -> str:
+    """Return the command of a process: `worker-2` is another worker."""
+    return re.sub(r"-\d+$", "", name)
 
 
 def supported_settings(**settings: object) -> dict[str, str]:

@@ -23,7 +23,7 @@ from tests.support.wait import wait_until
 
 KNOWN = registry.all_benchmarks()
 # The others take half a minute each, even as quick runs: `make proof` runs them.
-QUICK = {"api", "claim", "drain", "settle", "submit"}
+QUICK = {"api", "claim", "drain", "http-agents", "settle", "submit"}
 # The peers' environment is made by `make bench` alone.
 TINY = Options(quick=True, jobs=10, only=("overnight", "celery"))
 
