@@ -12,7 +12,7 @@ from benchmarks.servers import BenchmarkServers
 from benchmarks.wait import wait_until
 from overnight.models.enums import PlanTier
 from overnight_server.control import http_agents
-from overnight_server.control.agents import AgentCaps, PullAgentCard
+from overnight_server.control.agents import AgentCaps, PullAgentDescription
 from overnight_server.control.keys import Caller
 from overnight_server.domain.ids import UserId
 from overnight_server.intake.caps import Caps
@@ -74,7 +74,7 @@ def _users_with_agents(deployment: BenchmarkDeployment, count: int, port: int) -
         http_agents.add(
             deployment.owner,
             Caller(user, "", ("*",), is_admin=True),
-            PullAgentCard(f"agent-{number}", types=["work"]),
+            PullAgentDescription(f"agent-{number}", types=["work"]),
             f"http://127.0.0.1:{port}/{number}",
             caps=LIMITS,
         )

@@ -46,6 +46,9 @@ class StepFields(TypedDict, total=False):
     agent: str | None
     network: Network | dict[str, Any] | None
     limits: RunLimits | dict[str, Any] | None
+    repo: str | None
+    ref: str | None
+    parallel: bool | None
     timeout_seconds: int | None
     max_attempts: int | None
     retry: RetryPolicy | dict[str, Any] | None

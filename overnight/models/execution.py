@@ -31,6 +31,12 @@ VariableName = Annotated[
 VariableValue = Annotated[str, Field(max_length=10_000), AfterValidator(check_text)]
 Argument = Annotated[str, Field(max_length=10_000), AfterValidator(check_text)]
 Argv = Annotated[tuple[Argument, ...], Field(min_length=1, max_length=200)]
+# An absolute path of the worker's machine, or a URL.
+RepositoryText = Annotated[
+    str, Field(pattern=r"^(/|https://[^/@\s]+/)[^\x00\s]*$", max_length=1000)
+]
+# What git accepts as a name of a branch, a tag or a commit; it never looks like an option.
+RefText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./+@-]*$", max_length=200)]
 # Absolute, without empty parts.
 HostPath = Annotated[str, Field(pattern=r"^(/[^/\x00]+)+$", max_length=4096)]
 Environment = Annotated[dict[VariableName, VariableValue], Field(max_length=100)]

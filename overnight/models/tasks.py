@@ -14,7 +14,14 @@ from pydantic import (
 
 from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.enums import PlanTier, RetryStrategy, TaskStatus
-from overnight.models.execution import Network, ProfileName, RunLimits, Runner
+from overnight.models.execution import (
+    Network,
+    ProfileName,
+    RefText,
+    RepositoryText,
+    RunLimits,
+    Runner,
+)
 from overnight.models.field_types import (
     DAY_SECONDS,
     WEEK_SECONDS,
@@ -177,6 +184,20 @@ class TaskBody(RequestModel):
         description="For the runner command: off (the default), or the hosts that a run may reach:"
         ' {"allow": [host, …]}; the plan and the agent profile limit them.',
     )
+    repo: RepositoryText | None = Field(
+        None,
+        description="For the runner command: the git repository to work on, a path that the"
+        " worker's operator allows or an https URL. Tasks of one repository run one after the"
+        " other.",
+    )
+    ref: RefText | None = Field(
+        None, description="The branch, tag or commit to start from; the repository's own if absent."
+    )
+    parallel: bool = Field(
+        default=False,
+        strict=True,
+        description="Whether it may run beside other tasks of its repository; each has a branch.",
+    )
     limits: RunLimits | None = Field(
         None,
         description="For the runner command: what a run may use; the plan limits it.",
@@ -300,6 +321,9 @@ class ChildFields(TypedDict, total=False):
     agent: str | None
     network: Network | dict[str, Any] | None
     limits: RunLimits | dict[str, Any] | None
+    repo: str | None
+    ref: str | None
+    parallel: bool | None
     timeout_seconds: int | None
     max_attempts: int | None
     retry: RetryPolicy | dict[str, Any] | None

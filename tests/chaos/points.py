@@ -138,10 +138,16 @@ def _add_edge(stack: ChaosStack) -> None:
 
 def _run_command(stack: ChaosStack) -> None:
     """Submit a task that runs a command in a sandbox."""
-    asked = {"agent": None, "argv": ["true"], "env": {}, "network": None, "limits": None}
+    execution: dict[str, object] = {
+        "agent": None,
+        "argv": ["true"],
+        "env": {},
+        "network": None,
+        "limits": None,
+    }
     needs = ("runner:command",)
     task = NewTask(
-        "a command", "command", execution=asked, required_capabilities=needs, max_attempts=8
+        "a command", "command", execution=execution, required_capabilities=needs, max_attempts=8
     )
     submit_graph(stack.deployment.app, stack.deployment.user(), [task], Caps())
 

@@ -1,29 +1,64 @@
-"""Keeps what a command left in `out/` of its workspace as artifacts, when its sandbox is dead."""
+"""Keeps what a command left in its workspace as artifacts, when its sandbox is dead."""
 
+from pathlib import Path
 from typing import Final
 
+from overnight_worker.git_workspace import Changes, Clone, keep
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
 from overnight_worker.sandbox.collect import FileCollector, FileTooLarge
 
 FOLDER: Final = "out"
+BUNDLE_NAME: Final = "branch.bundle"
+PATCH_NAME: Final = "changes.patch"
 MAX_FILES: Final = 200
 # All files of a run are read into memory one after the other.
 MAX_BYTES: Final = 64 << 20
 
 
-def collect(prepared: PreparedRun) -> None:
-    """Store the files as artifacts under their paths; what cannot be kept is logged."""
+def collect(prepared: PreparedRun, output: object) -> object:
+    """Keep what a finished command left in its workspace; return the output with its changes.
+
+    With a repository these are the commits of its branch, else the files in `out/`.
+    """
     if prepared.workspace is None:
-        return
-    files = FileCollector(prepared.workspace, FOLDER, MAX_FILES, MAX_BYTES)
+        return output
+    if prepared.clone is not None:
+        return _with_changes(output, _keep_branch(prepared, prepared.clone, prepared.workspace))
+    _keep_files(prepared.context, prepared.workspace)
+    return output
+
+
+def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path) -> Changes:
+    """Store the branch as a bundle and as a patch."""
+    changes = keep(clone, workspace, prepared.context)
+    for name, content in ((BUNDLE_NAME, changes.bundle), (PATCH_NAME, changes.patch)):
+        if content:
+            prepared.context.artifact(name, content)
+    return changes
+
+
+def _with_changes(output: object, changes: Changes) -> object:
+    """Return the output with the changed files and the size of the change."""
+    fields = output if isinstance(output, dict) else {"result": output}
+    diff = {
+        "files": len(changes.files),
+        "insertions": changes.insertions,
+        "deletions": changes.deletions,
+    }
+    return {**fields, "files_changed": list(changes.files), "diff": diff}
+
+
+def _keep_files(context: RunContext, workspace: Path) -> None:
+    """Store the files of `out/` as artifacts under their paths; what cannot be kept is logged."""
+    files = FileCollector(workspace, FOLDER, MAX_FILES, MAX_BYTES)
     try:
         for file in files:
-            _keep(prepared.context, file.name, b"".join(file.chunks))
+            _keep(context, file.name, b"".join(file.chunks))
     except FileTooLarge as error:
-        prepared.context.log("the rest of out/ was not kept", error=str(error))
+        context.log("the rest of out/ was not kept", error=str(error))
     for name, reason in files.skipped.items():
-        prepared.context.log("a file of out/ was not kept", file=name, reason=reason)
+        context.log("a file of out/ was not kept", file=name, reason=reason)
 
 
 def _keep(context: RunContext, name: str, content: bytes) -> None:

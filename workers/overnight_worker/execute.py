@@ -188,15 +188,14 @@ def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner)
     What this raises is how the run failed.
     """
     wire = Wire(resources.db, active.run.claim, active.context, active.stop_policy)
-    with prepared(active.run, active.context) as prepared_run:
+    repositories = resources.settings.allowed_repositories
+    with prepared(active.run, active.context, repositories) as prepared_run:
         try:
             run_until_end(runner, prepared_run, wire)
         finally:
             # Before the result is recorded: that frees the task's locks and lets others start.
             POOL_GUARD.end_programs_of_run()
-        output = wire.output()
-        collect(prepared_run)
-        return output
+        return collect(prepared_run, wire.output())
 
 
 def run_until_end(runner: Runner, prepared_run: PreparedRun, wire: Wire) -> None:

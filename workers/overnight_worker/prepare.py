@@ -2,21 +2,33 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from overnight_server.domain.claims import Run
 from overnight_server.domain.execution import Execution
 from overnight_server.domain.ids import UserId
+from overnight_worker.git_workspace import (
+    BRANCH_PREFIX,
+    Clone,
+    Repository,
+    check_allowed,
+    clone,
+)
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
+from overnight_worker.sandbox.probe import choose_rung
 from overnight_worker.secrets import resolve, resolve_own
 from overnight_worker.workspaces import workspace
 
 
 @contextmanager
-def prepared(run: Run, context: RunContext) -> Iterator[PreparedRun]:
+def prepared(
+    run: Run, context: RunContext, repositories: tuple[str, ...] = ()
+) -> Iterator[PreparedRun]:
     """Prepare a run; its workspace is removed at the end of the context.
 
-    Raise SecretMissing if the worker lacks a secret that the task refers to.
+    `repositories` are those that the operator allows. Raise SecretMissing if the worker lacks a
+    secret that the task refers to, and Fail if its repository cannot be cloned.
     """
     context.payload = resolve(context.payload, context.user_id)
     if run.execution is None:
@@ -25,7 +37,21 @@ def prepared(run: Run, context: RunContext) -> Iterator[PreparedRun]:
     execution = Execution.of(run.execution)
     env = environment(execution, context.user_id)
     with workspace() as directory:
-        yield PreparedRun(run, context, directory, env, execution.limits.grace_seconds)
+        made = _clone(execution, directory, context, repositories)
+        yield PreparedRun(run, context, directory, env, execution.limits.grace_seconds, made)
+
+
+def _clone(
+    execution: Execution, directory: Path, context: RunContext, repositories: tuple[str, ...]
+) -> Clone | None:
+    """Clone the repository of a command into its workspace, if it has one."""
+    if execution.repo is None:
+        return None
+    check_allowed(execution.repo, repositories)
+    # Git executes what a command left in its clone, so without a sandbox there is none.
+    rung = choose_rung("strict")
+    branch = f"{BRANCH_PREFIX}{context.task_id}"
+    return clone(Repository(execution.repo, execution.ref, branch), directory, rung, context)
 
 
 def environment(execution: Execution, user_id: UserId) -> dict[str, str]:

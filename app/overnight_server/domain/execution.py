@@ -33,7 +33,8 @@ class Execution:
 
     `env` is of the agent profile and may refer to the deployment's secrets; `own_env` is of the
     task's spec and may refer only to its owner's. `network` has the hosts that it may reach,
-    `mounts` the paths of the worker's machine that it sees, and where.
+    `mounts` the paths of the worker's machine that it sees, and where. `repo` and `ref` are the
+    repository that it works on and where it starts.
     `asked` is what the request said, from which an edit decides again.
     """
 
@@ -45,6 +46,8 @@ class Execution:
     models: tuple[str, ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
     push: bool = False
+    repo: str | None = None
+    ref: str = ""
     agent: str | None = None
     asked: Mapping[str, Any] = field(default_factory=dict)
 
@@ -125,6 +128,8 @@ def _of_command(asked: Mapping[str, Any], plan: CommandLimits, models: Sequence[
         own_env=dict(asked.get("env") or {}),
         network=_plan_network(asked.get("network"), plan),
         limits=_limits(asked.get("limits"), {}, plan),
+        repo=asked.get("repo"),
+        ref=asked.get("ref") or "",
         asked=dict(asked),
     )
 
@@ -157,6 +162,8 @@ def _of_profile(
         models=allowed_models,
         mounts=tuple((each["source"], each["target"]) for each in profile.get("mounts") or ()),
         push=bool(profile.get("push")),
+        repo=asked.get("repo"),
+        ref=asked.get("ref") or "",
         agent=asked["agent"],
         asked=dict(asked),
     )

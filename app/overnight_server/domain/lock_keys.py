@@ -5,6 +5,7 @@ never run at the same time. A key that starts with `path:` is a file or director
 below it, so `path:src` conflicts with `path:src/a` but not with `path:srcs`.
 """
 
+import hashlib
 from collections.abc import Collection, Iterable, Sequence
 from typing import Literal
 
@@ -78,6 +79,17 @@ def default_key(project_id: str | None, scope: LockScope) -> str | None:
     if scope == "project" and project_id is not None:
         return f"project:{project_id}"
     return None
+
+
+def repository_key(repo: str) -> str:
+    """Return the lock key of a git repository; a long address is represented by its digest.
+
+    >>> repository_key("/srv/site/")
+    'repo:/srv/site'
+    """
+    name = repo.rstrip("/").removesuffix(".git")
+    key = f"repo:{name}"
+    return key if len(key) <= MAX_LENGTH else f"repo:{hashlib.sha256(name.encode()).hexdigest()}"
 
 
 def keys_of(

@@ -15,7 +15,7 @@ from overnight_server.intake.new_graph import NewTask
 from overnight_server.store.executions import decide_executions
 
 # Fields of a request that only the runner command has.
-COMMAND_FIELDS = ("agent", "network", "limits")
+COMMAND_FIELDS = ("agent", "network", "limits", "repo")
 
 
 def runner_of(body: TaskBody) -> str:
@@ -24,6 +24,9 @@ def runner_of(body: TaskBody) -> str:
     Raises InvalidRequest for fields that contradict the runner.
     """
     runner = body.runner or (COMMAND if body.agent is not None else PYTHON)
+    if body.repo is None and (body.ref is not None or body.parallel):
+        field = "ref" if body.ref is not None else "parallel"
+        raise InvalidRequest(field, "has no effect without repo", legal="a repo, or no such field")
     if runner != COMMAND:
         for name in COMMAND_FIELDS:
             if getattr(body, name) is not None:
@@ -42,6 +45,8 @@ def requested(body: TaskBody) -> dict[str, Any]:
         "agent": body.agent,
         "network": network if network is None or isinstance(network, str) else dict(network),
         "limits": None if body.limits is None else body.limits.model_dump(exclude_none=True),
+        "repo": body.repo,
+        "ref": body.ref,
         **command_options(body.spec),
     }
 

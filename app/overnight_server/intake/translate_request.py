@@ -16,10 +16,12 @@ from overnight_server.domain.capabilities import (
     agent_capability,
     runner_capability,
 )
+from overnight_server.domain.lock_keys import default_key, repository_key
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.intake import execution
+from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.settings import Settings
 
@@ -61,7 +63,7 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         max_attempts=body.max_attempts or settings.max_attempts,
         retry=retry_policy(body.retry, settings),
         required_capabilities=_capabilities(body, runner),
-        locks=body.locks,
+        locks=_locks(body, settings),
         idempotency_key=key,
         deadline_at=body.deadline_at,
         start_at=body.start_at,
@@ -191,6 +193,15 @@ def _with_constraints(body: tasks.TaskBody) -> tasks.TaskBody:
         changes[name] = value
     needs = dict.fromkeys([*body.required_capabilities, *constraints.required_capabilities])
     return body.model_copy(update={**changes, "required_capabilities": tuple(needs)})
+
+
+def _locks(body: tasks.TaskBody, settings: Settings) -> tuple[str, ...]:
+    """Return the declared locks; the repository of a task is one of them unless it is parallel."""
+    if body.repo is None or body.parallel:
+        return body.locks
+    default = default_key(body.project_id, Caps.of(settings).lock_scope)
+    declared = body.locks or ((default,) if default else ())
+    return (*declared, repository_key(body.repo))
 
 
 def _capabilities(body: tasks.TaskBody, runner: str) -> tuple[str, ...]:

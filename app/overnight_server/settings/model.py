@@ -307,6 +307,11 @@ class Settings(BaseModel):
         description="The memory, in MB, after whose use a worker replaces a pool process when "
         "its run has ended. The modules of the handlers alone must take less.",
     )
+    allowed_repositories: Names = Field(
+        default=(),
+        description="The git repositories that commands on this worker may work on, as paths or "
+        "https URLs; an entry allows everything below it.",
+    )
     run_memory_mb: Annotated[int, NumberRange(0, 1_000_000)] = Field(
         default=4096,
         description="The memory, in MB, that a run and the programs it started may use together. "

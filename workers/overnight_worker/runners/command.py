@@ -168,6 +168,8 @@ def describe_sandbox(rung: Rung, execution: Execution) -> str:
     >>> describe_sandbox(Rung.BUBBLEWRAP, Execution(argv=("true",)))
     'bwrap, memory 2 GB, network off'
     """
+    if rung is Rung.NONE:
+        return "none: without protection"
     memory = execution.limits.memory_mb
     whole = memory % GIGABYTE_MB == 0
     amount = f"{memory // GIGABYTE_MB} GB" if whole else f"{memory} MB"

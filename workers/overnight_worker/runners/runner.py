@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from overnight_server.domain.claims import Run
+from overnight_worker.git_workspace import Clone
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.wire import Wire
 
@@ -17,7 +18,8 @@ from overnight_worker.runners.wire import Wire
 class PreparedRun:
     """One run with what was prepared for it: its secrets are read, its workspace exists.
 
-    `grace_seconds` is the time that it has to end when it is asked to.
+    `grace_seconds` is the time that it has to end when it is asked to, `clone` the git repository
+    in its workspace.
     """
 
     run: Run
@@ -25,6 +27,7 @@ class PreparedRun:
     workspace: Path | None = None
     env: dict[str, str] | None = None
     grace_seconds: float = 0.0
+    clone: Clone | None = None
 
 
 class Runner(Protocol):

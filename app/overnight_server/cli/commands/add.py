@@ -115,6 +115,19 @@ def add(
             show_default=False,
         ),
     ] = None,
+    repo: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH|URL",
+            help="Git repository to work on; a path is one of the worker's machine.",
+            parser=arguments.repository,
+        ),
+    ] = None,
+    ref: Annotated[str | None, typer.Option(help="Branch, tag or commit to start from.")] = None,
+    parallel: Annotated[
+        bool,
+        typer.Option("--parallel", help="Run beside other tasks of the same repository."),
+    ] = False,
     model: Annotated[str | None, typer.Option(help="Model that the agent should use.")] = None,
     allow_host: Annotated[
         list[str] | None,
@@ -234,6 +247,9 @@ def add(
                 runner="command" if command and agent is None else runner,
                 network={"allow": allow_host} if allow_host else None,
                 limits=_given(limits),
+                repo=repo,
+                ref=ref,
+                parallel=parallel or None,
                 spec=_given(spec),
                 max_cost_usd=max_cost,
                 estimated_cost_usd=estimated_cost,

@@ -119,6 +119,11 @@ def text_of(argument: str) -> str:
         raise typer.BadParameter(f"cannot read {path}: it is not UTF-8 text") from error
 
 
+def repository(argument: str) -> str:
+    """Return a URL as it is, and a path as an absolute path of this machine."""
+    return argument if "://" in argument else str(Path(argument).expanduser().resolve())
+
+
 def json_object(argument: str) -> dict[str, object]:
     """Parse a JSON object from the argument itself, from `@file`, or from stdin for `-`."""
     try:

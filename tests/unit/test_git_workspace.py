@@ -1,0 +1,61 @@
+"""Which repositories are allowed, and what git reports about changes."""
+
+from pathlib import Path
+
+import pytest
+
+from overnight.handlers.control_exceptions import Fail
+from overnight_server.domain.lock_keys import repository_key
+from overnight_worker.git_workspace import Repository, check_allowed, parse_numstat
+
+
+def test_a_repository_is_allowed_by_itself_or_a_path_above(tmp_path: Path) -> None:
+    allowed = (str(tmp_path), "https://git.example.com/team")
+
+    check_allowed(str(tmp_path), allowed)
+    check_allowed(f"{tmp_path}/a/b", allowed)
+    check_allowed("https://git.example.com/team/site.git", allowed)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "/elsewhere",
+        "{}x",
+        "{}/../elsewhere",
+        "https://git.example.com/team2/site",
+        "https://x.org/",
+    ],
+)
+def test_other_repositories_are_refused_with_what_is_allowed(tmp_path: Path, source: str) -> None:
+    allowed = (str(tmp_path), "https://git.example.com/team")
+
+    with pytest.raises(Fail, match=r"repo: this worker may not read .* allowed: ") as refused:
+        check_allowed(source.format(tmp_path), allowed)
+
+    assert refused.value.error_class == "invalid_input"
+
+
+def test_a_link_out_of_an_allowed_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "allowed").mkdir()
+    (tmp_path / "allowed" / "link").symlink_to(tmp_path)
+
+    with pytest.raises(Fail):
+        check_allowed(f"{tmp_path}/allowed/link", (f"{tmp_path}/allowed",))
+
+
+def test_the_numbers_of_a_diff_are_read() -> None:
+    lines = b"3\t1\ta b.txt\0-\t-\tpicture.png\0002\t0\t\0old\0new\0"
+
+    assert parse_numstat(lines) == (("a b.txt", "picture.png", "new"), 5, 1)
+    assert parse_numstat(b"") == ((), 0, 0)
+
+
+def test_only_a_url_has_a_host() -> None:
+    assert Repository("/srv/site", "", "b").hosts == ()
+    assert Repository("https://git.example.com/site", "", "b").hosts == ("git.example.com",)
+
+
+def test_equal_repositories_have_one_lock() -> None:
+    assert repository_key("https://x.org/a.git") == repository_key("https://x.org/a/")
+    assert len(repository_key("/" + "x" * 900)) < 100

@@ -1,0 +1,270 @@
+"""Workspaces with a git repository: a clone on a branch of its own, and what a command changed.
+
+The user's checkout is only read: its commits are fetched into a bundle beside the workspace. The
+clone is made in a sandbox, and so is everything that git does after the command: the command may
+have changed the configuration, hooks and attributes of the clone, which git then executes.
+"""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Final
+from urllib.parse import urlsplit
+
+from overnight.handlers.control_exceptions import Fail
+from overnight_worker.run_context import RunContext
+from overnight_worker.sandbox import (
+    NetworkPolicy,
+    ReadOnlyMount,
+    Rung,
+    SandboxLimits,
+    SandboxSpec,
+    start_sandbox,
+)
+from overnight_worker.sandbox.collect import open_beneath
+
+BRANCH_PREFIX: Final = "overnight/"
+BUNDLE: Final = "/overnight/source.bundle"
+BASE: Final = "refs/heads/overnight-base"
+GIT_SECONDS: Final = 600.0
+READ_BYTES: Final = 1 << 16
+MAX_OUTPUT_BYTES: Final = 1 << 20
+MAX_FILE_BYTES: Final = 64 << 20
+# A repository may be larger than what a command may add.
+GIT_LIMITS: Final = SandboxLimits(workspace_mb=16_384, file_mb=16_384)
+GIT_ENV: Final = {
+    "GIT_CONFIG_GLOBAL": "/dev/null",
+    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_AUTHOR_NAME": "Overnight",
+    "GIT_AUTHOR_EMAIL": "overnight@localhost",
+    "GIT_COMMITTER_NAME": "Overnight",
+    "GIT_COMMITTER_EMAIL": "overnight@localhost",
+}
+# Arguments: the source, the branch, the ref (empty for the repository's own). Prints the commit.
+CLONE: Final = """
+set -e
+git clone --quiet --no-checkout "$1" .
+start=HEAD
+if [ -n "$3" ]; then
+    start=$(git rev-parse --quiet --verify "origin/$3^{commit}" ||
+            git rev-parse --verify "$3^{commit}")
+fi
+git checkout --quiet -B "$2" "$start"
+git remote remove origin
+git config user.name Overnight
+git config user.email overnight@localhost
+git rev-parse HEAD
+"""
+# Arguments: the first commit, the branch, the message. Prints lines of `git diff --numstat`.
+KEEP: Final = """
+set -e
+rm -f .git/index.lock
+set -- "$1" "$2" "$3" -c core.hooksPath=/dev/null -c commit.gpgsign=false
+base=$1; branch=$2; message=$3; shift 3
+git "$@" add --all
+git "$@" diff --cached --quiet || git "$@" commit --quiet --message "$message"
+git "$@" checkout --quiet -B "$branch"
+git merge-base --is-ancestor "$base" HEAD
+if [ "$(git rev-parse HEAD)" != "$base" ]; then
+    git bundle create --quiet .git/overnight.bundle "$branch" "^$base"
+    git format-patch --quiet --stdout "$base..$branch" > .git/overnight.patch
+    git diff --numstat -z "$base" "$branch"
+fi
+"""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A repository that a task works on, and the branch of the task in it."""
+
+    source: str
+    ref: str
+    branch: str
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The host of a URL; none for a path of this machine."""
+        host = urlsplit(self.source).hostname if "://" in self.source else None
+        return () if host is None else (host,)
+
+
+@dataclass(frozen=True)
+class Clone:
+    """A repository in a workspace, and the commit that its branch starts at."""
+
+    repository: Repository
+    base: str
+    rung: Rung
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What a command changed in its clone: files, lines, and the commits as git writes them."""
+
+    files: tuple[str, ...] = ()
+    insertions: int = 0
+    deletions: int = 0
+    bundle: bytes = b""
+    patch: bytes = b""
+
+
+def check_allowed(source: str, allowed: tuple[str, ...]) -> None:
+    """Raise Fail unless an operator allows the repository, or a path above it, on this worker."""
+    wanted = source.rstrip("/")
+    if "://" not in wanted:
+        wanted = str(Path(wanted).resolve())
+    for entry in allowed:
+        prefix = entry.rstrip("/")
+        if wanted == prefix or wanted.startswith(f"{prefix}/"):
+            return
+    legal = ", ".join(allowed) or "none: set OVERNIGHT_ALLOWED_REPOSITORIES"
+    raise Fail(
+        f"repo: this worker may not read {source}; allowed: {legal}", error_class="invalid_input"
+    )
+
+
+def clone(repository: Repository, workspace: Path, rung: Rung, context: RunContext) -> Clone:
+    """Clone a repository into an empty workspace, on the branch of the task.
+
+    Raise Fail if the repository or the ref cannot be read.
+    """
+    mounts: tuple[ReadOnlyMount, ...] = ()
+    source, ref, hosts = repository.source, repository.ref, repository.hosts
+    if not hosts:
+        bundle = workspace.parent / "source.bundle"
+        _bundle(Path(source), ref, bundle)
+        mounts = (ReadOnlyMount(bundle, BUNDLE),)
+        source, ref = BUNDLE, BASE.removeprefix("refs/heads/")
+    spec = SandboxSpec(
+        argv=("sh", "-c", CLONE, "sh", source, repository.branch, ref),
+        workspace=workspace,
+        env=GIT_ENV,
+        network=NetworkPolicy(hosts),
+        read_only_mounts=mounts,
+        limits=GIT_LIMITS,
+    )
+    output = _run(spec, rung, context, what=f"repo: {repository.source} cannot be cloned")
+    return Clone(repository, output.decode().strip(), rung)
+
+
+def keep(made: Clone, workspace: Path, context: RunContext) -> Changes:
+    """Commit what a command left uncommitted, and return what it changed in its clone.
+
+    Raise Fail if its clone is no longer usable.
+    """
+    spec = SandboxSpec(
+        argv=("sh", "-c", KEEP, "sh", made.base, made.repository.branch, context.title),
+        workspace=workspace,
+        env=GIT_ENV,
+        limits=GIT_LIMITS,
+    )
+    output = _run(spec, made.rung, context, what="the changes cannot be read from the workspace")
+    files, insertions, deletions = parse_numstat(output)
+    if not files:
+        return Changes()
+    return Changes(
+        files,
+        insertions,
+        deletions,
+        bundle=_read(workspace, ".git/overnight.bundle"),
+        patch=_read(workspace, ".git/overnight.patch"),
+    )
+
+
+def parse_numstat(output: bytes) -> tuple[tuple[str, ...], int, int]:
+    """Return the names and the inserted and deleted lines of `git diff --numstat -z`.
+
+    A renamed file has two names, each a field of its own; binary files have no numbers.
+    """
+    fields = output.decode(errors="replace").split("\0")
+    files, insertions, deletions = [], 0, 0
+    position = 0
+    while position < len(fields):
+        inserted, _, rest = fields[position].partition("\t")
+        deleted, _, name = rest.partition("\t")
+        position += 1
+        if not rest:
+            continue
+        if not name and position + 1 < len(fields):
+            name = fields[position + 1]
+            position += 2
+        files.append(name)
+        insertions += int(inserted) if inserted.isdigit() else 0
+        deletions += int(deleted) if deleted.isdigit() else 0
+    return tuple(files), insertions, deletions
+
+
+def _bundle(source: Path, ref: str, target: Path) -> None:
+    """Write the commits of a repository of this machine up to a ref into a file."""
+    bare = target.with_name("source.git")
+    config = target.with_name("gitconfig")
+    # The repository may belong to another user, whom the operator trusts to be read.
+    config.write_text("[safe]\n\tdirectory = *\n")
+    env = {**GIT_ENV, "GIT_CONFIG_GLOBAL": str(config), "PATH": os.defpath, "HOME": "/nonexistent"}
+    try:
+        _git(env, "init", "--quiet", "--bare", str(bare))
+        wanted = f"{ref or 'HEAD'}:{BASE}"
+        _git(env, "-C", str(bare), "fetch", "--quiet", "--no-tags", str(source), wanted)
+        _git(env, "-C", str(bare), "bundle", "create", "--quiet", str(target), BASE)
+    except subprocess.SubprocessError as error:
+        detail = getattr(error, "stderr", b"") or str(error).encode()
+        text = detail.decode(errors="replace").strip()
+        raise Fail(
+            f"repo: {source} cannot be read at {ref or 'HEAD'}: {text}",
+            error_class="invalid_input",
+        ) from error
+
+
+def _git(env: Mapping[str, str], *words: str) -> None:
+    subprocess.run(
+        ["git", *words], env=env, check=True, capture_output=True, timeout=GIT_SECONDS, cwd="/"
+    )
+
+
+def _run(spec: SandboxSpec, rung: Rung, context: RunContext, *, what: str) -> bytes:
+    """Run git in a sandbox; return its output, or raise Fail with its last error line.
+
+    A request to stop the run ends it: then this raises Stopped.
+    """
+    output, errors = bytearray(), bytearray()
+    with start_sandbox(spec, rung) as sandbox:
+        context.on_stop(lambda _reason: sandbox.kill())
+        readers = [
+            Thread(target=_drain, args=(descriptor, into), daemon=True)
+            for descriptor, into in ((sandbox.stdout, output), (sandbox.stderr, errors))
+        ]
+        for reader in readers:
+            reader.start()
+        if context.stop_reason is None and sandbox.wait(GIT_SECONDS) is None:
+            errors += b"git takes too long"
+        sandbox.kill()
+        end = sandbox.wait()
+        for reader in readers:
+            reader.join()
+        context.on_stop(None)
+    context.check()
+    if end is None or end.cause != "exit" or end.exit_code != 0:
+        lines = errors.decode(errors="replace").strip().splitlines()
+        raise Fail(f"{what}: {lines[-1] if lines else end}", error_class="invalid_input")
+    return bytes(output)
+
+
+def _drain(descriptor: int, into: bytearray) -> None:
+    """Read a stream to its end, and keep its beginning."""
+    while data := os.read(descriptor, READ_BYTES):
+        into += data[: MAX_OUTPUT_BYTES - len(into)]
+
+
+def _read(workspace: Path, name: str) -> bytes:
+    """Return the content of a file in a dead sandbox's workspace; empty if it is too large."""
+    top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        with os.fdopen(open_beneath(top, name), "rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(top)
+    return content if len(content) <= MAX_FILE_BYTES else b""
