@@ -11,6 +11,7 @@ from overnight_server.agent_driver import agent_rows
 from overnight_server.agent_driver.agent_rows import HealthCheck, HttpAgentRow
 from overnight_server.control.agent_work import claim_next_work
 from overnight_server.control.keys import key_id_of, revoke
+from overnight_server.domain.ids import show_task
 from overnight_server.store.db import APP, GATE, READER
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import CLAIM_SETTINGS, Deployment
@@ -286,3 +287,23 @@ def test_the_client_adds_lists_drains_and_removes(operator: ApiUser) -> None:
 
     assert (added.name, listed.url, listed.types) == ("127.0.0.1-9000", PRIVATE, ["review"])
     assert draining.status == "draining"
+
+
+def test_a_task_of_the_runner_http_goes_to_http_agents_alone(
+    operator: ApiUser, deployment: Deployment
+) -> None:
+    """A pull agent that claims to be another runner is not one."""
+    named = {"name": "pull", "types": ["review"], "capabilities": ["runner:http", "gpu"]}
+    pull = operator.request("POST", "/api/v1/agents", json=named).json()
+    add(operator)
+    task = operator.created(type="review", runner="http")
+    [row] = taken(deployment)
+    db = deployment.dispatcher
+
+    assert pull["capabilities"] == ["gpu"]
+    polled = operator.request("POST", f"/api/v1/agents/{pull['id']}/claim")
+    work = claim_next_work(db, db, row.registration, CLAIM_SETTINGS, None)
+
+    assert polled.status_code == 204
+    assert work is not None
+    assert show_task(work.held_claim.run.claim.task_id) == task["id"]

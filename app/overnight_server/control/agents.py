@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Row
 
 from overnight.errors import AgentNotFound, AgentOffline, InvalidRequest
 from overnight_server.control.keys import Caller
+from overnight_server.domain.capabilities import HTTP, RUNNER_PREFIX, runner_capability
 from overnight_server.domain.ids import UserId, new_agent_id
 from overnight_server.outcome import presence
 from overnight_server.settings import Settings
@@ -94,6 +95,12 @@ class AgentRegistration:
     lease: timedelta
 
 
+def _offered(agent: PullAgentDescription, *, has_address: bool) -> set[str]:
+    """Return the capabilities of an agent; only the service says which runner it is."""
+    named = {name for name in agent.capabilities if not name.startswith(RUNNER_PREFIX)}
+    return named | {runner_capability(HTTP)} if has_address else named
+
+
 def register(
     db: Db,
     caller: Caller,
@@ -131,7 +138,7 @@ def register(
                 "name": agent.name,
                 "id": new_agent_id(),
                 "pool": pool,
-                "capabilities": sorted(set(agent.capabilities)),
+                "capabilities": sorted(_offered(agent, has_address=has_address)),
                 "types": sorted(set(agent.types)),
                 "models": list(agent.models),
                 "slots": agent.slots,

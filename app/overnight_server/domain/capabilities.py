@@ -8,6 +8,7 @@ AGENT_PREFIX = "agent:"
 RUNNER_PREFIX = "runner:"
 PYTHON = "python"
 COMMAND = "command"
+HTTP = "http"
 
 
 def agent_capability(agent_name: str) -> str:
