@@ -1,9 +1,9 @@
 """How a task's runs are executed: the runner, its limits and network, and agent profiles."""
 
 from datetime import datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator
 
 from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.field_types import Number, ShortText, Text, WholeNumber
@@ -121,11 +121,12 @@ class AgentProfile(RequestModel):
     )
     description: Text = Field("", max_length=1000, description="What the agent is, for people.")
 
-    @model_validator(mode="after")
-    def _program_is_named(self) -> Self:
-        if not self.argv[0]:
-            raise ValueError("argv: its first entry, the program, is empty")
-        return self
+    @field_validator("argv")
+    @classmethod
+    def _program_is_named(cls, argv: tuple[str, ...]) -> tuple[str, ...]:
+        if not argv[0]:
+            raise ValueError("its first entry, the program, is empty")
+        return argv
 
 
 class NamedAgentProfile(ResponseModel):

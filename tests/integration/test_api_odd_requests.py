@@ -10,6 +10,9 @@ from tests.support.deployment import Deployment
 from tests.support.operations import operations
 from tests.support.pull_agent import register_agent
 
+# The caller chooses this name, so that an illegal one is an error of the request.
+CHOSEN_NAMES = {"/api/v1/admin/agent-profiles/{profile}"}
+
 
 @pytest.fixture
 def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
@@ -24,6 +27,9 @@ def test_a_nul_in_a_path_gets_404_on_every_route(api_user: ApiUser) -> None:
     for operation in operations_with_ids:
         answer = operation.call(api_user, dict.fromkeys(operation.ids, "%00"))
 
+        if operation.path in CHOSEN_NAMES and operation.method == "PUT":
+            assert answer.status_code == 400, f"{operation}"
+            continue
         # The routes of runs are opened by the token of a claim.
         assert answer.status_code == (401 if operation.needs_claim_token else 404), f"{operation}"
 

@@ -40,7 +40,7 @@ def worker(deployment: Deployment, database_url: str, db: Db) -> resources.Worke
 def handle(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[Context], object]], None]:
     def register(function: Callable[[Context], object]) -> None:
         handlers = {**registered(), "quick": Handler("quick", function, ())}
-        monkeypatch.setattr("overnight_worker.execute.registered", lambda: handlers)
+        monkeypatch.setattr("overnight_worker.runners.choose.registered", lambda: handlers)
 
     return register
 

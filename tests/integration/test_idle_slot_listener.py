@@ -72,7 +72,7 @@ def ran(deployment: Deployment, monkeypatch: pytest.MonkeyPatch) -> list[str]:
         titles.append(ctx.title)
 
     handlers = {**registered(), "quick": Handler("quick", add_title, ())}
-    monkeypatch.setattr("overnight_worker.execute.registered", lambda: handlers)
+    monkeypatch.setattr("overnight_worker.runners.choose.registered", lambda: handlers)
     deployment.run("INSERT INTO type_durations (type, seconds) VALUES ('quick', 0.001)")
     deployment.agent(slots=1, agent_id=WORKER_ID)
     return titles

@@ -58,12 +58,17 @@ ALLOWED_ERRORS = {
     # Ids of tasks that exist and may be waited for.
     f"POST {TASKS}/{{task_id}}/spawn": {"INVALID_REQUEST depends_on"},
     f"POST {TASKS}/{{task_id}}/suspend": {"INVALID_REQUEST tasks"},
+    # The first of its entries is the program.
+    f"PUT {API}/admin/agent-profiles/{{profile}}": {"INVALID_REQUEST argv"},
 }
-# Errors of every route that creates tasks: unknown references, deadlines in the past, locks.
+# Errors of every route that creates tasks: unknown references, deadlines in the past, locks, and
+# options that have no effect on the task's runner.
 ALLOWED_TASK_ERRORS = {
-    "INVALID_REQUEST context_refs",
-    "INVALID_REQUEST deadline_at",
-    "INVALID_REQUEST locks",
+    f"INVALID_REQUEST {name}"
+    for name in (
+        *("context_refs", "deadline_at", "locks"),
+        *("agent", "limits", "network", "parallel", "ref", "repo", "runner"),
+    )
 }
 
 
