@@ -33,7 +33,8 @@ Argument = Annotated[str, Field(max_length=10_000), AfterValidator(check_text)]
 Argv = Annotated[tuple[Argument, ...], Field(min_length=1, max_length=200)]
 # An absolute path of the worker's machine, or a URL.
 RepositoryText = Annotated[
-    str, Field(pattern=r"^(/|https://[^/@\s]+/)[^\x00\s]*$", max_length=1000)
+    str,
+    Field(pattern=r"^(/[^\x00-\x1f\x7f]*|https://[^/@\s]+/[^\x00-\x20\x7f]*)$", max_length=1000),
 ]
 # What git accepts as a name of a branch, a tag or a commit; it never looks like an option.
 RefText = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./+@-]*$", max_length=200)]

@@ -178,8 +178,17 @@ def test_a_failure_has_the_class_of_its_exit_code(
 
 
 @pytest.mark.usefixtures("worker")
-def test_a_program_that_does_not_exist_is_a_bad_command(harness: WorkerHarness) -> None:
-    task_id = send(harness, {"argv": ["/no/such/program"]}, max_attempts=3)
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        ("/no/such/program", "it does not exist"),
+        ("claude-of-nobody", "it is not in /usr/local/bin:/usr/bin:/bin"),
+    ],
+)
+def test_a_program_that_does_not_exist_is_a_bad_command(
+    harness: WorkerHarness, program: str, reason: str
+) -> None:
+    task_id = send(harness, {"argv": [program]}, max_attempts=3)
 
     row = harness.reaches(task_id, "dead_lettered")
 
@@ -217,6 +226,7 @@ def test_a_cancel_ends_a_command_and_all_its_programs(
     cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
 
     harness.reaches(task_id, "cancelled", timeout=SOON)
+    assert f"cannot run {program}: {reason}; a sandbox sees /usr and" in row["error"]
     assert processes_of(number) == [], "they are gone when the end is recorded"
     assert worker.children() == [child], "the process of the run was not ended by force"
 

@@ -152,9 +152,10 @@ def test_hooks_and_configuration_that_a_command_leaves_stay_in_its_sandbox(
 @pytest.mark.parametrize(
     ("source", "ref", "text"),
     [
-        ("/etc", None, "this worker may not read /etc; allowed: "),
-        ("{repo}/none", None, "cannot be read at HEAD"),
-        ("{repo}", "no-such-branch", "cannot be read at no-such-branch"),
+        ("/etc", None, "this worker may not read /etc: OVERNIGHT_ALLOWED_REPOSITORIES is /"),
+        ("{repo}/none", None, "none is no directory of the worker's machine"),
+        ("{repo}/.git/hooks", None, "hooks is no git repository; name the directory"),
+        ("{repo}", "mian", "has no branch, tag or commit 'mian'; it has main"),
     ],
 )
 def test_a_repository_that_cannot_be_read_fails_at_once(
@@ -184,3 +185,29 @@ def test_two_branches_are_applied_and_the_second_says_what_conflicts(
 
     assert "conflicts with the current branch in: app.txt" in conflicting.stderr
     assert git(repo, "show", f"overnight/{show_task(second)}:app.txt") == "blue\n"
+def test_a_repository_without_a_commit_fails_at_once(
+    harness: WorkerHarness, send: Send, sources: Path
+) -> None:
+    empty = sources / "empty"
+    empty.mkdir()
+    git(empty, "init", "--quiet")
+
+    row = harness.reaches(send(empty, "true"), "dead_lettered", timeout=30)
+
+    assert row["error"] == f"repo: {empty} has no commit yet; make the first one"
+
+
+def test_a_run_starts_at_a_short_commit_a_tag_or_a_detached_checkout(
+    harness: WorkerHarness, send: Send, repo: Path
+) -> None:
+    first = git(repo, "rev-parse", "HEAD").strip()
+    git(repo, "tag", "v1")
+    (repo / "app.txt").write_text("two\n")
+    git(repo, "commit", "--quiet", "-a", "-m", "second")
+    git(repo, "checkout", "--quiet", "--detach", "main")
+
+    for ref, content in ((first[:8], "one"), ("v1", "one"), (None, "two"), ("main", "two")):
+        row = harness.reaches(send(repo, "cat app.txt", ref), "completed", timeout=30)
+        assert row["output"]["text"] == content, ref
+
+

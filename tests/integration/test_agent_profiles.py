@@ -125,6 +125,19 @@ def test_a_wrong_field_is_named(api_user: ApiUser, body: dict[str, Any], field: 
     assert all(each["field"].startswith(field) for each in answer.json()["errors"])
 
 
+def test_an_unknown_profile_is_answered_with_the_nearest_names(api_user: ApiUser) -> None:
+    none_yet = api_user.create(agent="claude")
+    admin = api_user.new_user(is_admin=True)
+    for name in ("claude", "codex", "gemini"):
+        admin.client().agent_profiles.set(name, {"argv": [name]})
+
+    near, far = api_user.create(agent="cluade"), api_user.create(agent="x")
+
+    assert "an admin adds one with `overnight agent-profile add`" in none_yet.json()["detail"]
+    assert near.json()["errors"][0]["legal"] == "claude"
+    assert far.json()["errors"][0]["legal"] == "claude, codex, gemini"
+
+
 def test_the_plan_permits_a_network(api_user: ApiUser) -> None:
     free, pro = api_user.new_user(plan_tier="free"), api_user.new_user(plan_tier="pro")
     body = {

@@ -1,6 +1,7 @@
 """Tasks that work on git repositories: their fields, and the lock of their repository."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,7 @@ def test_a_repository_is_locked_beside_the_project(api_user: ApiUser) -> None:
     [
         ({**COMMAND, "repo": "relative/path"}, "repo"),
         ({**COMMAND, "repo": "ext::sh -c true"}, "repo"),
+        ({**COMMAND, "repo": "/srv/two\nlines"}, "repo"),
         ({**COMMAND, "repo": "https://user:password@example.com/site"}, "repo"),
         ({**COMMAND, "repo": "/srv/site", "ref": "--upload-pack=x"}, "ref"),
         ({**COMMAND, "ref": "main"}, "ref"),
@@ -69,11 +71,35 @@ def test_the_command_line_makes_a_path_absolute(
     api_user: ApiUser, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     api_user.take_commands(monkeypatch)
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "src").mkdir()
+    monkeypatch.chdir(tmp_path / "src")
 
     added = run("add", "Build", "--repo", ".", "--json", "--", "make")
 
     assert f'"repo": "{tmp_path}"' in added.stdout, added.stderr
+
+
+def test_a_path_of_another_machine_is_left_as_it_is(
+    api_user: ApiUser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api_user.take_commands(monkeypatch)
+
+    added = run("add", "Build", "--repo", "/srv/our sites/shop", "--json", "--", "make")
+
+    assert '"repo": "/srv/our sites/shop"' in added.stdout, added.stderr
+
+
+@pytest.mark.parametrize("path", [".", "missing", "{here}"])
+def test_a_directory_without_a_repository_is_refused_by_the_command_line(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    refused = run("add", "Build", "--repo", path.format(here=tmp_path), "--", "make")
+
+    assert refused.exit_code == 2
+    assert "is in no git repository" in " ".join(refused.stderr.split())
 
 
 def test_a_task_without_a_branch_cannot_be_applied(

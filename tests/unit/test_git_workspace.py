@@ -30,10 +30,14 @@ def test_a_repository_is_allowed_by_itself_or_a_path_above(tmp_path: Path) -> No
 def test_other_repositories_are_refused_with_what_is_allowed(tmp_path: Path, source: str) -> None:
     allowed = (str(tmp_path), "https://git.example.com/team")
 
-    with pytest.raises(Fail, match=r"repo: this worker may not read .* allowed: ") as refused:
+    with pytest.raises(Fail, match=r"^repo: this worker may not read ") as refused:
         check_allowed(source.format(tmp_path), allowed)
 
     assert refused.value.error_class == "invalid_input"
+    setting = f"OVERNIGHT_ALLOWED_REPOSITORIES is {tmp_path},https://git.example.com/team."
+    assert setting in str(refused.value)
+    with pytest.raises(Fail, match="OVERNIGHT_ALLOWED_REPOSITORIES is not set"):
+        check_allowed("/elsewhere", ())
 
 
 def test_a_link_out_of_an_allowed_directory_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ clone is made in a sandbox, and so is everything that git does after the command
 have changed the configuration, hooks and attributes of the clone, which git then executes.
 """
 
+import difflib
 import os
 import subprocess
 from collections.abc import Mapping
@@ -25,6 +26,7 @@ from overnight_worker.sandbox import (
     start_sandbox,
 )
 from overnight_worker.sandbox.collect import open_beneath
+from overnight_worker.sandbox.workspace import let_sandbox_read
 
 BRANCH_PREFIX: Final = "overnight/"
 BUNDLE: Final = "/overnight/source.bundle"
@@ -33,6 +35,8 @@ GIT_SECONDS: Final = 600.0
 READ_BYTES: Final = 1 << 16
 MAX_OUTPUT_BYTES: Final = 1 << 20
 MAX_FILE_BYTES: Final = 64 << 20
+# How many branches and tags a message names.
+MAX_NAMES: Final = 5
 # A repository may be larger than what a command may add.
 GIT_LIMITS: Final = SandboxLimits(workspace_mb=16_384, file_mb=16_384)
 GIT_ENV: Final = {
@@ -51,7 +55,10 @@ git clone --quiet --no-checkout "$1" .
 start=HEAD
 if [ -n "$3" ]; then
     start=$(git rev-parse --quiet --verify "origin/$3^{commit}" ||
-            git rev-parse --verify "$3^{commit}")
+            git rev-parse --quiet --verify "$3^{commit}") || {
+        echo "it has no branch, tag or commit $3" >&2
+        exit 1
+    }
 fi
 git checkout --quiet -B "$2" "$start"
 git remote remove origin
@@ -121,9 +128,10 @@ def check_allowed(source: str, allowed: tuple[str, ...]) -> None:
         prefix = entry.rstrip("/")
         if wanted == prefix or wanted.startswith(f"{prefix}/"):
             return
-    legal = ", ".join(allowed) or "none: set OVERNIGHT_ALLOWED_REPOSITORIES"
-    raise Fail(
-        f"repo: this worker may not read {source}; allowed: {legal}", error_class="invalid_input"
+    value = f"is {','.join(allowed)}" if allowed else "is not set"
+    raise _invalid(
+        f"repo: this worker may not read {source}: OVERNIGHT_ALLOWED_REPOSITORIES {value}."
+        " An operator adds the repository, or a directory above it"
     )
 
 
@@ -136,7 +144,8 @@ def clone(repository: Repository, workspace: Path, rung: Rung, context: RunConte
     source, ref, hosts = repository.source, repository.ref, repository.hosts
     if not hosts:
         bundle = workspace.parent / "source.bundle"
-        _bundle(Path(source), ref, bundle)
+        _bundle(Path(source).resolve(), ref, bundle)
+        let_sandbox_read(bundle, workspace)
         mounts = (ReadOnlyMount(bundle, BUNDLE),)
         source, ref = BUNDLE, BASE.removeprefix("refs/heads/")
     spec = SandboxSpec(
@@ -201,28 +210,80 @@ def parse_numstat(output: bytes) -> tuple[tuple[str, ...], int, int]:
 def _bundle(source: Path, ref: str, target: Path) -> None:
     """Write the commits of a repository of this machine up to a ref into a file."""
     bare = target.with_name("source.git")
-    config = target.with_name("gitconfig")
-    # The repository may belong to another user, whom the operator trusts to be read.
-    config.write_text("[safe]\n\tdirectory = *\n")
-    env = {**GIT_ENV, "GIT_CONFIG_GLOBAL": str(config), "PATH": os.defpath, "HOME": "/nonexistent"}
+    env = _read_env(source, target.with_name("gitconfig"))
+    commit = _commit_of(source, ref, env)
     try:
         _git(env, "init", "--quiet", "--bare", str(bare))
-        wanted = f"{ref or 'HEAD'}:{BASE}"
+        wanted = f"{commit}:{BASE}"
         _git(env, "-C", str(bare), "fetch", "--quiet", "--no-tags", str(source), wanted)
         _git(env, "-C", str(bare), "bundle", "create", "--quiet", str(target), BASE)
     except subprocess.SubprocessError as error:
-        detail = getattr(error, "stderr", b"") or str(error).encode()
-        text = detail.decode(errors="replace").strip()
-        raise Fail(
-            f"repo: {source} cannot be read at {ref or 'HEAD'}: {text}",
-            error_class="invalid_input",
-        ) from error
+        detail = getattr(error, "stderr", "") or str(error)
+        raise _invalid(f"repo: {source} cannot be read: {detail.strip()}") from error
 
 
-def _git(env: Mapping[str, str], *words: str) -> None:
-    subprocess.run(
-        ["git", *words], env=env, check=True, capture_output=True, timeout=GIT_SECONDS, cwd="/"
+def _read_env(source: Path, config: Path) -> dict[str, str]:
+    """Return the environment in which git reads a repository, which may be another user's."""
+    # The operator trusts its owner with being read.
+    config.write_text("[safe]\n\tdirectory = *\n")
+    return {
+        **GIT_ENV,
+        "GIT_CONFIG_GLOBAL": str(config),
+        # A repository above an allowed directory is not allowed.
+        "GIT_CEILING_DIRECTORIES": str(source.parent),
+        # Objects that a partial clone lacks would be fetched by a program that its owner chose.
+        "GIT_NO_LAZY_FETCH": "1",
+        "PATH": os.defpath,
+        "HOME": "/nonexistent",
+    }
+
+
+def _commit_of(source: Path, ref: str, env: Mapping[str, str]) -> str:
+    """Return the commit that a ref names, or the current one; raise Fail if there is none."""
+    if not source.is_dir():
+        raise _invalid(f"repo: {source} is no directory of the worker's machine")
+    try:
+        _git(env, "-C", str(source), "rev-parse", "--git-dir")
+    except subprocess.CalledProcessError:
+        raise _invalid(
+            f"repo: {source} is no git repository; name the directory that has .git in it"
+        ) from None
+    try:
+        wanted = f"{ref or 'HEAD'}^{{commit}}"
+        return _git(env, "-C", str(source), "rev-parse", "--quiet", "--verify", wanted).strip()
+    except subprocess.CalledProcessError:
+        raise _no_commit(source, ref, env) from None
+
+
+def _no_commit(source: Path, ref: str, env: Mapping[str, str]) -> Fail:
+    """Return the error for a ref that names no commit; it says which branches and tags exist."""
+    if not ref:
+        return _invalid(f"repo: {source} has no commit yet; make the first one")
+    words = ("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
+    names = _git(env, "-C", str(source), *words).split()
+    near = difflib.get_close_matches(ref, names, MAX_NAMES) or names[:MAX_NAMES]
+    return _invalid(f"ref: {source} has no branch, tag or commit {ref!r}; it has {', '.join(near)}")
+
+
+def _invalid(message: str) -> Fail:
+    return Fail(message, error_class="invalid_input")
+
+
+def _git(env: Mapping[str, str], *words: str) -> str:
+    """Run git outside of a sandbox; return its output, or raise SubprocessError."""
+    done = subprocess.run(
+        ["git", *words],
+        env=env,
+        check=True,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=GIT_SECONDS,
+        cwd="/",
+        # Other users of the machine may enter the directory.
+        umask=0o077,
     )
+    return done.stdout
 
 
 def _run(spec: SandboxSpec, rung: Rung, context: RunContext, *, what: str) -> bytes:
@@ -249,7 +310,7 @@ def _run(spec: SandboxSpec, rung: Rung, context: RunContext, *, what: str) -> by
     context.check()
     if end is None or end.cause != "exit" or end.exit_code != 0:
         lines = errors.decode(errors="replace").strip().splitlines()
-        raise Fail(f"{what}: {lines[-1] if lines else end}", error_class="invalid_input")
+        raise _invalid(f"{what}: {lines[-1] if lines else end}")
     return bytes(output)
 
 

@@ -243,8 +243,12 @@ def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
 
     `os.execvpe` would import a module, which is not readable everywhere.
     """
-    folders = [""] if "/" in argv[0] else env.get("PATH", "").split(":")
-    failure: OSError = FileNotFoundError(f"{argv[0]} is not in {env.get('PATH')}")
+    is_path = "/" in argv[0]
+    folders = [""] if is_path else env.get("PATH", "").split(":")
+    place = "does not exist" if is_path else f"is not in {env.get('PATH')}"
+    failure: OSError = FileNotFoundError(
+        f"it {place}; a sandbox sees /usr and what the agent profile mounts"
+    )
     for folder in folders:
         try:
             os.execve(os.path.join(folder, argv[0]), argv, env)  # noqa: S606 - as above

@@ -10,6 +10,7 @@ from overnight_worker.sandbox.sandbox_user import user_for
 
 DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 OWNER_ONLY: Final = 0o700
+READ_ONLY: Final = 0o400
 
 
 def create_workspace(parent: Path) -> Path:
@@ -20,6 +21,14 @@ def create_workspace(parent: Path) -> Path:
     workspace = Path(tempfile.mkdtemp(prefix="workspace-", dir=parent))
     user_for(workspace)
     return workspace
+
+
+def let_sandbox_read(path: Path, workspace: Path) -> None:
+    """Let the sandbox of a workspace, and no other user, read a file beside the workspace."""
+    path.chmod(READ_ONLY)
+    user = user_for(workspace)
+    if user is not None:
+        os.chown(path, user, user)
 
 
 def remove_workspace(workspace: Path) -> None:

@@ -120,8 +120,26 @@ def text_of(argument: str) -> str:
 
 
 def repository(argument: str) -> str:
-    """Return a URL as it is, and a path as an absolute path of this machine."""
-    return argument if "://" in argument else str(Path(argument).expanduser().resolve())
+    """Return a URL as it is, and a path as the absolute path of the repository that has it.
+
+    An absolute path that does not exist here may be one of the worker's machine.
+    """
+    if "://" in argument:
+        return argument
+    path = Path(argument).expanduser()
+    resolved = path.resolve()
+    if path.is_absolute() and not resolved.exists():
+        return str(resolved)
+    for directory in (resolved, *resolved.parents):
+        if (directory / ".git").exists() or _is_bare_repository(directory):
+            return str(directory)
+    raise typer.BadParameter(
+        f"{resolved} is in no git repository; name the directory of one, or an https URL"
+    )
+
+
+def _is_bare_repository(directory: Path) -> bool:
+    return (directory / "HEAD").is_file() and (directory / "objects").is_dir()
 
 
 def json_object(argument: str) -> dict[str, object]:
