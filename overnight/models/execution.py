@@ -81,11 +81,24 @@ class CommandOptions(RequestModel):
     env: Environment = Field(default_factory=dict, description="Environment variables.")
 
 
+# What a sandbox has of its own.
+RESERVED_PLACES = ("dev", "etc", "overnight", "proc", "tmp", "workspace")
+
+
 class Mount(RequestModel):
     """A file or directory of the worker's machine that an agent sees, and cannot change."""
 
     source: HostPath = Field(description="Its path on the worker's machine.")
     target: HostPath = Field(description="Where the agent finds it.")
+
+    @field_validator("target")
+    @classmethod
+    def _place_is_free(cls, target: str) -> str:
+        parts = target.split("/")[1:]
+        if parts[0] in RESERVED_PLACES or ".." in parts:
+            places = ", ".join(f"/{place}" for place in RESERVED_PLACES)
+            raise ValueError(f"must be a path outside of {places}, such as /opt/agent")
+        return target
 
 
 class AgentProfile(RequestModel):

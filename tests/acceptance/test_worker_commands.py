@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from overnight_server.control.cancel import cancel
-from overnight_server.domain.ids import TaskId
+from overnight_server.domain.ids import TaskId, show_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.reap import reap
@@ -47,10 +47,13 @@ def harness(
 @pytest.fixture(scope="module")
 def worker(harness: WorkerHarness) -> Iterator[Worker]:
     """One worker with one slot for all tests here: each also proves that the last one freed it."""
-    with running_worker(harness.settings) as worker:
-        yield worker
-        harness.reaches(harness.send("echo"), "completed")
-        assert worker.process.poll() is None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SECRET_TEAM_KEY", "of-the-whole-deployment")
+        patch.setenv(f"SECRET_MY_KEY__{str(harness.user).replace('-', '_')}", "of-this-user")
+        with running_worker(harness.settings) as worker:
+            yield worker
+            harness.reaches(harness.send("echo"), "completed")
+            assert worker.process.poll() is None
 
 
 @pytest.fixture
@@ -115,6 +118,36 @@ def test_a_command_reads_its_prompt_and_its_output_is_its_text(harness: WorkerHa
     assert row["output"] == {"text": "the prompt\ndone", "summary": "done"}
     assert attempt_of(harness, task_id)["sandbox"].endswith(", memory 2 GB, network off")
     assert str(attempt_of(harness, task_id)["external_id"]).endswith(":1")
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_command_reads_its_payload_and_the_outputs_before_it(harness: WorkerHarness) -> None:
+    event = '{"event": "result", "output": {"pages": 3}}'
+    first = shell(harness, f"echo '{event}' >&3")
+    harness.reaches(first, "completed")
+    reference = f"task:{show_task(first)}:output"
+    script = (
+        'printf \'{"event": "result", "output": [%s, %s]}\''
+        ' "$(cat $OVERNIGHT_PAYLOAD_FILE)" "$(cat $OVERNIGHT_INPUTS_FILE)" >&3;'
+        " echo >&3; ls -A; touch $OVERNIGHT_PAYLOAD_FILE || true"
+    )
+
+    second = shell(harness, script, payload={"city": "Oslo"}, context_refs=(reference,))
+    row = harness.reaches(second, "completed")
+
+    assert row["output"] == [{"city": "Oslo"}, {reference: {"pages": 3}}]
+
+
+@pytest.mark.usefixtures("worker")
+def test_a_payload_has_secrets_of_its_user_alone(harness: WorkerHarness) -> None:
+    script = 'grep -c of-this-user "$OVERNIGHT_PAYLOAD_FILE"'
+    own = shell(harness, script, payload={"key": "secret:MY_KEY"})
+    of_all = shell(harness, "true", payload={"key": "secret:TEAM_KEY"})
+
+    assert harness.reaches(own, "completed")["output"]["text"] == "1"
+    row = harness.reaches(of_all, "dead_lettered")
+    assert row["failure_reason"] == "auth_failure"
+    assert "TEAM_KEY of its own for this user" in row["error"]
 
 
 @pytest.mark.usefixtures("worker")
@@ -193,6 +226,7 @@ def test_a_program_that_does_not_exist_is_a_bad_command(
     row = harness.reaches(task_id, "dead_lettered")
 
     assert (row["failure_reason"], row["attempts"]) == ("bad_command", 1)
+    assert f"cannot run {program}: {reason}; a sandbox sees /usr and" in row["error"]
 
 
 @pytest.mark.usefixtures("worker")
@@ -226,7 +260,6 @@ def test_a_cancel_ends_a_command_and_all_its_programs(
     cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
 
     harness.reaches(task_id, "cancelled", timeout=SOON)
-    assert f"cannot run {program}: {reason}; a sandbox sees /usr and" in row["error"]
     assert processes_of(number) == [], "they are gone when the end is recorded"
     assert worker.children() == [child], "the process of the run was not ended by force"
 

@@ -211,6 +211,8 @@ def test_only_admins_change_profiles_and_the_audit_log_says_who(
         {"argv": ["x"], "network": {"allow": ["http://a.b"]}},
         {"argv": ["x"], "limits": {"memory_mb": 1}},
         {"argv": ["x"], "mounts": [{"source": "relative", "target": "/a"}]},
+        {"argv": ["x"], "mounts": [{"source": "/a", "target": "/tmp/a"}]},
+        {"argv": ["x"], "mounts": [{"source": "/a", "target": "/opt/../tmp"}]},
         {"argv": ["x"], "shell": True},
     ],
 )

@@ -14,7 +14,9 @@ from overnight.models.tasks import TaskCreate
 from overnight_server import mask
 from overnight_server.intake.translate_request import new_task, prompted_task
 from overnight_server.settings import Settings, SettingsError, current, field_types, load, page
-from overnight_server.settings.sources import RETIRED
+from overnight_server.settings.sources import COMMAND_VARIABLES, RETIRED
+from overnight_worker.input_files import VARIABLES
+from overnight_worker.sandbox import EVENTS_VARIABLE
 
 SHORT = {"OVERNIGHT_ALLOW_SHORT_CLOCKS": "true"}
 SERIALIZATION = "OVERNIGHT_PER_USER_SERIALIZATION"
@@ -275,6 +277,14 @@ def test_all_problems_are_reported_at_once_without_secrets() -> None:
 
     assert len(lines) == 4
     assert "hunter2" not in "".join(lines)
+
+
+def test_what_a_worker_tells_a_command_is_no_setting_and_no_mistake() -> None:
+    told = {EVENTS_VARIABLE, *VARIABLES.values()}
+
+    load(dict.fromkeys(told, "x"))
+
+    assert told == COMMAND_VARIABLES
 
 
 def test_environment_names_without_the_prefix_are_ignored() -> None:

@@ -1,4 +1,4 @@
-"""Prepares a run, and clears up after it: secrets, environment and workspace."""
+"""Prepares a run, and clears up after it: secrets, environment, workspace and input files."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,10 +14,11 @@ from overnight_worker.git_workspace import (
     check_allowed,
     clone,
 )
+from overnight_worker.input_files import write_input_files
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
 from overnight_worker.sandbox.probe import choose_rung
-from overnight_worker.secrets import resolve, resolve_own
+from overnight_worker.secrets import resolve
 from overnight_worker.workspaces import workspace
 
 
@@ -30,15 +31,24 @@ def prepared(
     `repositories` are those that the operator allows. Raise SecretMissing if the worker lacks a
     secret that the task refers to, and Fail if its repository cannot be cloned.
     """
-    context.payload = resolve(context.payload, context.user_id)
+    # The owner of a command's task chooses what reads its payload.
+    own_only = run.execution is not None
+    context.payload = resolve(context.payload, context.user_id, own_only=own_only)
     if run.execution is None:
         yield PreparedRun(run, context)
         return
     execution = Execution.of(run.execution)
     env = environment(execution, context.user_id)
     with workspace() as directory:
-        made = _clone(execution, directory, context, repositories)
-        yield PreparedRun(run, context, directory, env, execution.limits.grace_seconds, made)
+        yield PreparedRun(
+            run,
+            context,
+            directory,
+            env,
+            execution.limits.grace_seconds,
+            _clone(execution, directory, context, repositories),
+            write_input_files(directory, context),
+        )
 
 
 def _clone(
@@ -60,6 +70,6 @@ def environment(execution: Execution, user_id: UserId) -> dict[str, str]:
     The deployment's secrets are for the agent profile, which an operator wrote; the task's own
     variables may refer to its owner's secrets only, because its owner chooses the command.
     """
-    own = {name: resolve_own(value, user_id) for name, value in execution.own_env.items()}
+    own: Mapping[str, str] = resolve(execution.own_env, user_id, own_only=True)
     of_profile: Mapping[str, str] = resolve(execution.env, user_id)
     return {**own, **of_profile}

@@ -34,28 +34,28 @@ class SecretMissing(Exception):
         )
 
 
-def resolve(value: Any, user_id: UserId) -> Any:  # noqa: ANN401 - any JSON value
-    """Return a payload with each reference replaced by its secret; raise SecretMissing."""
+def resolve(
+    value: Any,  # noqa: ANN401 - any JSON value
+    user_id: UserId,
+    *,
+    own_only: bool = False,
+) -> Any:  # noqa: ANN401 - the same
+    """Return a payload with each reference replaced by its secret; raise SecretMissing.
+
+    With `own_only` the deployment's secrets are not read: for values that a program gets which
+    the user has chosen.
+    """
     if isinstance(value, str):
         reference = REFERENCE.fullmatch(value)
-        return value if reference is None else _secret(reference[1], user_id)
+        return value if reference is None else _secret(reference[1], user_id, own_only=own_only)
     if isinstance(value, Mapping):
-        return {name: resolve(inner, user_id) for name, inner in value.items()}
+        return {name: resolve(inner, user_id, own_only=own_only) for name, inner in value.items()}
     if isinstance(value, list):
-        return [resolve(inner, user_id) for inner in value]
+        return [resolve(inner, user_id, own_only=own_only) for inner in value]
     return value
 
 
-def resolve_own(value: str, user_id: UserId) -> str:
-    """Return a text, or the user's own secret that it refers to; raise SecretMissing.
-
-    The deployment's secrets are not read: the user chooses the program that gets the value.
-    """
-    reference = REFERENCE.fullmatch(value)
-    return value if reference is None else _secret(reference[1], user_id, own_only=True)
-
-
-def _secret(name: str, user_id: UserId, *, own_only: bool = False) -> str:
+def _secret(name: str, user_id: UserId, *, own_only: bool) -> str:
     user_variable = f"SECRET_{name}__{str(user_id).replace('-', '_')}"
     value = os.environ.get(user_variable, "")
     if not value and not own_only:

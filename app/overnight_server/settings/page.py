@@ -29,6 +29,8 @@ After this page you can configure every process of Overnight. The page is genera
   JSON file in `OVERNIGHT_CONFIG_FILE`; else the default is used. An empty value means "not set".
 - A process refuses to start with a wrong value or an unknown `OVERNIGHT_` name. The message names
   the setting, the legal values and the nearest legal value.
+- `OVERNIGHT_EVENTS_FD`, `OVERNIGHT_INPUTS_FILE` and `OVERNIGHT_PAYLOAD_FILE`, which a worker sets
+  for a command, are no settings: they are accepted and not read.
 - Durations are in seconds, written as a number or with units: `90`, `90s`, `1m30s`, `500ms`.
 - Lists are separated by commas.
 - A secret can be read from a file: `OVERNIGHT_API_KEY_FILE` is the path of a file with the value of

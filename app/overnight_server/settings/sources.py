@@ -31,6 +31,10 @@ RETIRED = {
     "eligible_users_per_claim": "a pass considers as many users as its free slots need",
     "leader_lease": "several dispatchers share the work without a leader",
 }
+# What a worker tells a command; a process of Overnight that the command starts has no use for it.
+COMMAND_VARIABLES = frozenset(
+    {"OVERNIGHT_EVENTS_FD", "OVERNIGHT_INPUTS_FILE", "OVERNIGHT_PAYLOAD_FILE"}
+)
 CONFIG_FILE = env_of("config_file")
 
 
@@ -106,7 +110,8 @@ def _by_file_env() -> dict[str, str]:
 def _report_unknown(values: Mapping[str, str], origin: str, sources: SettingSources) -> None:
     where = " in .env" if origin == ".env" else ""
     names = known_names()
-    for env in sorted(env for env in values if env.startswith(PREFIX) and env not in names):
+    accepted = names | COMMAND_VARIABLES
+    for env in sorted(env for env in values if env.startswith(PREFIX) and env not in accepted):
         instead = RETIRED.get(env.removeprefix(PREFIX).lower())
         if instead:
             _report_ignored(env, instead)

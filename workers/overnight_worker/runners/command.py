@@ -40,7 +40,7 @@ class CommandRunner:
     def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
         """Start the command in its sandbox; the run is recorded before."""
         execution = Execution.of(prepared.run.execution or {})
-        spec = sandbox_spec(execution, prepared)
+        spec = sandbox_spec(execution, prepared, self._rung)
         external_id = f"{WORKER_ID}/{prepared.context.idempotency_key}"
         wire.note_id(external_id, sandbox=describe_sandbox(self._rung, execution))
         fault("sandbox.before_spawn")
@@ -125,23 +125,28 @@ class CommandRun:
         return {"text": self._stdout.text, "summary": self._stdout.last_line}
 
 
-def sandbox_spec(execution: Execution, prepared: PreparedRun) -> SandboxSpec:
-    """Return what the sandbox of a run gets; the workspace was prepared."""
-    if prepared.workspace is None:
-        raise ValueError("a command needs a workspace")
-    limits = execution.limits
+def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> SandboxSpec:
+    """Return what the sandbox of a run gets; its workspace and its input files were prepared."""
+    if prepared.workspace is None or prepared.input_files is None:
+        raise ValueError("a command needs a workspace and input files")
+    limits, files = execution.limits, prepared.input_files
     return SandboxSpec(
         argv=argv_of(execution, prepared),
         workspace=prepared.workspace,
-        env={**(prepared.env or {}), "OVERNIGHT_TASK_ID": prepared.context.task_id},
+        env={
+            **(prepared.env or {}),
+            **files.variables(rung),
+            "OVERNIGHT_TASK_ID": prepared.context.task_id,
+        },
         limits=SandboxLimits(
             memory_mb=limits.memory_mb,
             processes=limits.processes,
             workspace_mb=limits.workspace_mb,
         ),
         network=NetworkPolicy(execution.network),
-        read_only_mounts=tuple(
-            ReadOnlyMount(Path(source), target) for source, target in execution.mounts
+        read_only_mounts=(
+            *(ReadOnlyMount(Path(source), target) for source, target in execution.mounts),
+            *files.mounts(),
         ),
         stdin=(prepared.context.prompt or prepared.context.title).encode(),
     )

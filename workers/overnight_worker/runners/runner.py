@@ -10,6 +10,7 @@ from typing import Protocol
 
 from overnight_server.domain.claims import Run
 from overnight_worker.git_workspace import Clone
+from overnight_worker.input_files import InputFiles
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.wire import Wire
 
@@ -19,7 +20,7 @@ class PreparedRun:
     """One run with what was prepared for it: its secrets are read, its workspace exists.
 
     `grace_seconds` is the time that it has to end when it is asked to, `clone` the git repository
-    in its workspace.
+    in its workspace, `input_files` what a command reads besides its prompt.
     """
 
     run: Run
@@ -28,6 +29,7 @@ class PreparedRun:
     env: dict[str, str] | None = None
     grace_seconds: float = 0.0
     clone: Clone | None = None
+    input_files: InputFiles | None = None
 
 
 class Runner(Protocol):
