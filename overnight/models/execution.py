@@ -131,7 +131,8 @@ class AgentProfile(RequestModel):
     push: bool = Field(
         default=False,
         strict=True,
-        description="Whether a finished branch is pushed to the repository.",
+        description="Whether the worker brings the branch of a successful run into the repository,"
+        " if that is a path.",
     )
     description: Text = Field("", max_length=1000, description="What the agent is, for people.")
 

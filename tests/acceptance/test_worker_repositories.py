@@ -1,5 +1,6 @@
 """Commands work on clones of git repositories; their branches are applied by the command line."""
 
+import os
 import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.command import run
+from tests.support.open_directory import open_directory
 from tests.support.workers import WorkerHarness, running_worker, shared_harness
 
 Send = Callable[..., TaskId]
@@ -24,8 +26,9 @@ def git(repo: Path, *words: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("sources")
+def sources() -> Iterator[Path]:
+    with open_directory() as place:
+        yield place
 
 
 @pytest.fixture
@@ -49,6 +52,10 @@ def harness(
 ) -> Iterator[WorkerHarness]:
     changes = {"lease_seconds": 20, "allowed_repositories": str(sources)}
     with shared_harness(postgres, template, redis, **changes) as harness:
+        harness.deployment.run(
+            "INSERT INTO agent_profiles (name, profile) VALUES ('pusher', CAST(:profile AS jsonb))",
+            profile='{"argv": ["sh", "-s"], "push": true}',
+        )
         yield harness
 
 
@@ -56,10 +63,12 @@ def harness(
 def send(harness: WorkerHarness) -> Iterator[Send]:
     """Send a shell script that works on a repository, to a worker of this module."""
 
-    def send(repo: str | Path, script: str, ref: str | None = None) -> TaskId:
+    def send(
+        repo: str | Path, script: str, ref: str | None = None, agent: str | None = None
+    ) -> TaskId:
         asked = {
-            "agent": None,
-            "argv": ["sh", "-c", script],
+            "agent": agent,
+            "argv": ["sh", "-c", script] if agent is None else None,
             "env": {},
             "network": None,
             "limits": None,
@@ -71,6 +80,7 @@ def send(harness: WorkerHarness) -> Iterator[Send]:
             execution=asked,
             required_capabilities=("runner:command",),
             title="Change the app",
+            spec={"prompt": script},
             max_attempts=1,
         )
 
@@ -135,6 +145,58 @@ def test_a_run_without_changes_keeps_no_branch(
     assert artifacts_of(harness, task_id) == {}
 
 
+def own(path: Path, owner: int) -> None:
+    for each in (path, *path.rglob("*")):
+        os.chown(each, owner, owner, follow_symlinks=False)
+
+
+def checkout(repo: Path) -> Mapping[str, Any]:
+    """Return everything in a checkout but the objects and branches of its repository."""
+    written = (".git/objects/", ".git/refs/", ".git/logs/")
+    return {
+        name: content for name, content in snapshot(repo).items() if not name.startswith(written)
+    }
+
+
+def test_a_profile_pushes_the_branch_as_the_owner_of_the_repository(
+    harness: WorkerHarness, send: Send, repo: Path, tmp_path: Path
+) -> None:
+    owner = 12_345 if os.geteuid() == 0 else os.getuid()
+    trap = tmp_path / "hook"
+    hook = repo / ".git" / "hooks" / "reference-transaction"
+    hook.write_text(f"#!/bin/sh\ntouch {trap}\n")
+    hook.chmod(0o755)
+    own(repo, owner)
+    before = checkout(repo)
+
+    task_id = send(repo, "echo two >> app.txt", agent="pusher")
+    row = harness.reaches(task_id, "completed", timeout=30)
+
+    branch = f"overnight/{show_task(task_id)}"
+    assert (row["output"]["branch"], row["output"]["pushed"]) == (branch, True)
+    assert checkout(repo) == before
+    assert {path.stat().st_uid for path in repo.rglob("*")} == {owner}
+    assert not trap.exists()
+    own(repo, os.geteuid())
+    assert git(repo, "show", f"{branch}:app.txt") == "one\ntwo\n"
+    assert git(repo, "branch", "--format", "%(refname:short)").split() == ["main", branch]
+
+
+def test_a_branch_that_cannot_be_pushed_is_kept_and_the_log_says_why(
+    harness: WorkerHarness, send: Send, repo: Path
+) -> None:
+    # A file where git needs a directory for the branch.
+    (repo / ".git" / "refs" / "heads" / "overnight").write_text(git(repo, "rev-parse", "HEAD"))
+
+    task_id = send(repo, "echo two >> app.txt", agent="pusher")
+    row = harness.reaches(task_id, "completed", timeout=30)
+
+    assert row["output"]["pushed"] is False
+    assert "branch.bundle" in artifacts_of(harness, task_id)
+    chunks = harness.deployment.rows("SELECT text FROM log_chunks WHERE task_id = :id", id=task_id)
+    assert "the branch was not pushed" in "".join(chunk["text"] for chunk in chunks)
+
+
 def test_hooks_and_configuration_that_a_command_leaves_stay_in_its_sandbox(
     harness: WorkerHarness, send: Send, repo: Path, tmp_path: Path
 ) -> None:
@@ -167,24 +229,6 @@ def test_a_repository_that_cannot_be_read_fails_at_once(
     assert text in row["error"]
 
 
-def test_two_branches_are_applied_and_the_second_says_what_conflicts(
-    harness: WorkerHarness, send: Send, repo: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first, second = (send(repo, f"echo {word} > app.txt") for word in ("red", "blue"))
-    for task_id in (first, second):
-        harness.reaches(task_id, "completed", timeout=30)
-    database_url = str(harness.settings.database_url)
-    with serve_api(harness.deployment, database_url) as other:
-        key = issue(harness.deployment.app, harness.user, name="test", scopes=("*",))
-        ApiUser(other.http, harness.deployment, harness.user, key).take_commands(monkeypatch)
-        applied = run("apply", show_task(first), "--repo", str(repo))
-        assert applied.exit_code == 0, applied.stderr
-        assert "git merge overnight/" in applied.stderr
-        git(repo, "merge", "--quiet", f"overnight/{show_task(first)}")
-        conflicting = run("apply", show_task(second), "--repo", str(repo))
-
-    assert "conflicts with the current branch in: app.txt" in conflicting.stderr
-    assert git(repo, "show", f"overnight/{show_task(second)}:app.txt") == "blue\n"
 def test_a_repository_without_a_commit_fails_at_once(
     harness: WorkerHarness, send: Send, sources: Path
 ) -> None:
@@ -211,3 +255,21 @@ def test_a_run_starts_at_a_short_commit_a_tag_or_a_detached_checkout(
         assert row["output"]["text"] == content, ref
 
 
+def test_two_branches_are_applied_and_the_second_says_what_conflicts(
+    harness: WorkerHarness, send: Send, repo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (send(repo, f"echo {word} > app.txt") for word in ("red", "blue"))
+    for task_id in (first, second):
+        harness.reaches(task_id, "completed", timeout=30)
+    database_url = str(harness.settings.database_url)
+    with serve_api(harness.deployment, database_url) as other:
+        key = issue(harness.deployment.app, harness.user, name="test", scopes=("*",))
+        ApiUser(other.http, harness.deployment, harness.user, key).take_commands(monkeypatch)
+        applied = run("apply", show_task(first), "--repo", str(repo))
+        assert applied.exit_code == 0, applied.stderr
+        assert "git merge overnight/" in applied.stderr
+        git(repo, "merge", "--quiet", f"overnight/{show_task(first)}")
+        conflicting = run("apply", show_task(second), "--repo", str(repo))
+
+    assert "conflicts with the current branch in: app.txt" in conflicting.stderr
+    assert git(repo, "show", f"overnight/{show_task(second)}:app.txt") == "blue\n"

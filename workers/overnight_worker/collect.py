@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Final
 
 from overnight_worker.git_workspace import Changes, Clone, keep
+from overnight_worker.push_branch import push_branch
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
 from overnight_worker.sandbox.collect import FileCollector, FileTooLarge
@@ -24,29 +25,34 @@ def collect(prepared: PreparedRun, output: object) -> object:
     if prepared.workspace is None:
         return output
     if prepared.clone is not None:
-        return _with_changes(output, _keep_branch(prepared, prepared.clone, prepared.workspace))
+        fields = output if isinstance(output, dict) else {"result": output}
+        return {**fields, **_keep_branch(prepared, prepared.clone, prepared.workspace)}
     _keep_files(prepared.context, prepared.workspace)
     return output
 
 
-def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path) -> Changes:
-    """Store the branch as a bundle and as a patch."""
+def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path) -> dict[str, object]:
+    """Store the branch as a bundle and as a patch; return what the output says about it."""
     changes = keep(clone, workspace, prepared.context)
     for name, content in ((BUNDLE_NAME, changes.bundle), (PATCH_NAME, changes.patch)):
         if content:
             prepared.context.artifact(name, content)
-    return changes
+    fields = _about(changes)
+    if changes.bundle:
+        fields["branch"] = clone.repository.branch
+        if prepared.pushes:
+            fields["pushed"] = push_branch(clone, changes.bundle, workspace, prepared.context)
+    return fields
 
 
-def _with_changes(output: object, changes: Changes) -> object:
-    """Return the output with the changed files and the size of the change."""
-    fields = output if isinstance(output, dict) else {"result": output}
+def _about(changes: Changes) -> dict[str, object]:
+    """Return the changed files and the size of the change."""
     diff = {
         "files": len(changes.files),
         "insertions": changes.insertions,
         "deletions": changes.deletions,
     }
-    return {**fields, "files_changed": list(changes.files), "diff": diff}
+    return {"files_changed": list(changes.files), "diff": diff}
 
 
 def _keep_files(context: RunContext, workspace: Path) -> None:

@@ -48,6 +48,7 @@ def prepared(
             execution.limits.grace_seconds,
             _clone(execution, directory, context, repositories),
             write_input_files(directory, context),
+            execution.push,
         )
 
 

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from sqlalchemy import Connection
+
 from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
 from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
@@ -15,6 +17,7 @@ from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
 from overnight_server.intake.translate_request import new_task
 from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
 from overnight_server.outcome.inputs import ChildView, children_of, inputs_of
+from overnight_server.outcome.lock_claimed_task import lock_claimed_task
 from overnight_server.store.db import DATABASE_ERRORS, is_transient
 from overnight_worker.record_results import (
     FIRST_PAUSE_SECONDS,
@@ -87,6 +90,18 @@ class RunGraph:
             )
         )
         return show_artifact(stored)
+
+    def while_held(self, work: Callable[[], None]) -> None:
+        """Do something that only the holder of the claim may do, while the task's row is locked.
+
+        It may be done twice.
+        """
+
+        def locked(tx: Connection) -> None:
+            lock_claimed_task(tx, self._run.claim)
+            work()
+
+        _retry(lambda: self._resources.db.atomically(locked))
 
 
 def _retry(work: Callable[[], T]) -> T:

@@ -20,7 +20,8 @@ class PreparedRun:
     """One run with what was prepared for it: its secrets are read, its workspace exists.
 
     `grace_seconds` is the time that it has to end when it is asked to, `clone` the git repository
-    in its workspace, `input_files` what a command reads besides its prompt.
+    in its workspace, `input_files` what a command reads besides its prompt. `pushes` says whether
+    its branch is brought into the repository.
     """
 
     run: Run
@@ -30,6 +31,7 @@ class PreparedRun:
     grace_seconds: float = 0.0
     clone: Clone | None = None
     input_files: InputFiles | None = None
+    pushes: bool = False
 
 
 class Runner(Protocol):
