@@ -15,8 +15,8 @@ venv: ## install the pinned requirements into .venv (uv if on PATH, else pip)
 bubblewrap: ## install bubblewrap for the tests of sandboxes, where this machine allows it
 	@scripts/bubblewrap
 
-up: venv ## start everything on this machine; Ctrl-C stops it
-	@$(BIN)/overnight up
+up: venv ## start everything on this machine; Ctrl-C stops it (REPO= is a git repository for agents)
+	@$(BIN)/overnight up $(if $(REPO),--allow-repo "$(REPO)")
 
 lint: venv ## style, types and import layers
 	$(BIN)/ruff check .

@@ -1,11 +1,13 @@
 """The home: the directory with all files of a local stack.
 
-home.json         the ports, chosen at the first start, and the modules with handlers
+home.json         the ports, chosen at the first start, the modules with handlers, and the
+                  repositories that commands may work on
 credentials.json  generated passwords, readable by the owner only
 api.key           the local user's API key, readable by the owner only
 connection.json   the addresses of the running stack; deleted when the stack stops
 lock              locked while a stack runs in this home
 postgres/ redis/  data
+artifacts/        the content of large artifacts
 logs/             one file per service
 run/              temporary files of the services
 """
@@ -66,9 +68,14 @@ class Home:
         mode = MODE_FOR_ROOT if os.geteuid() == 0 else MODE
         self.path.mkdir(parents=True, exist_ok=True)
         self.path.chmod(mode)
-        for directory in (self.logs, self.run):
+        for directory in (self.artifacts, self.logs, self.run):
             directory.mkdir(exist_ok=True)
             directory.chmod(MODE)
+
+    @property
+    def artifacts(self) -> Path:
+        """The directory of large artifacts."""
+        return self.path / "artifacts"
 
     @property
     def logs(self) -> Path:
@@ -132,6 +139,15 @@ class Home:
     def remember_handlers(self, modules: Sequence[str]) -> None:
         """Store the modules with handlers, for the next start."""
         self._remember(handlers=list(modules))
+
+    @property
+    def repositories(self) -> tuple[str, ...]:
+        """The paths that were allowed for the repositories of commands at an earlier start."""
+        return tuple(self._remembered("repositories", ()))
+
+    def remember_repositories(self, paths: Sequence[str]) -> None:
+        """Store the allowed paths of repositories, for this start and later ones."""
+        self._remember(repositories=list(paths))
 
     def _remembered(self, name: str, default: Any) -> Any:  # noqa: ANN401 - a value of JSON
         return _read_json(self.path / "home.json").get(name, default)

@@ -171,6 +171,23 @@ class LocalStack:
             return self.database_url
         return self.postgres.url(login=API_LOGIN if process == "api" else SERVICE_LOGIN)
 
+    def _places(self) -> dict[str, str]:
+        """Return where artifacts are kept and repositories may be, as settings of the processes.
+
+        With a Postgres of its own the stack serves the user who started it: artifacts are in the
+        home, and that user's repositories below the working directory are allowed.
+        """
+        places = {}
+        allowed = [*self.settings.allowed_repositories, *self.home.repositories]
+        if self.postgres:
+            if not self.settings.artifact_store:
+                places["OVERNIGHT_ARTIFACT_STORE"] = str(self.home.artifacts)
+            if not self.settings.allowed_repositories:
+                allowed.append(str(Path.cwd()))
+        if allowed:
+            places["OVERNIGHT_ALLOWED_REPOSITORIES"] = ",".join(dict.fromkeys(allowed))
+        return places
+
     def environment(self, process: str) -> dict[str, str]:
         """Return the environment of a process: this one's, with the addresses of the stack.
 
@@ -191,6 +208,7 @@ class LocalStack:
         if process == "agent-driver":
             # Where agents report the ends of their runs.
             addresses["OVERNIGHT_URL"] = self.api_url
+        addresses |= self._places()
         # A secret may be set by value or by file, not by both; here it is set by value.
         files = {f"{name}_FILE" for name in addresses}
         inherited = {name: value for name, value in os.environ.items() if name not in files}

@@ -44,13 +44,16 @@ def up(
     *,
     detach: bool = False,
     handlers: Sequence[str] | None = None,
+    repositories: Sequence[str] | None = None,
     reload: bool = False,
 ) -> int:
     """Start everything and run until a stop is requested; return the exit code.
 
     With `detach`, start it in the background and return when it is ready. `handlers` are the
-    modules of the worker, which the home keeps for later starts; an empty list forgets them. With
-    `reload` the worker starts again whenever a Python file of the working directory changes.
+    modules of the worker, `repositories` the paths at which commands may find git repositories
+    besides the working directory; the home keeps both for later starts, and an empty list forgets
+    them. With `reload` the worker starts again whenever a Python file of the working directory
+    changes.
     """
     home = Home.find(settings.home)
     try:
@@ -61,6 +64,8 @@ def up(
         )
         return 1
     settings = _with_handlers(settings, home, handlers)
+    if repositories is not None:
+        home.remember_repositories(repositories)
     if detach:
         return _up_detached(settings, home, reload=reload)
     return _run_supervised(settings, home, Console(sys.stdout), reload=reload)

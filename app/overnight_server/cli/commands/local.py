@@ -1,6 +1,7 @@
 """`overnight up`, `down` and `doctor`: start, stop and check the local stack."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -24,6 +25,14 @@ def up(
             help="Modules with your handlers; later starts use them again, '' forgets them.",
         ),
     ] = None,
+    allow_repo: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PATH",
+            help="Git repository, or a directory above some, that commands may work on besides "
+            "those below this directory; repeatable; later starts allow it again, '' forgets all.",
+        ),
+    ] = None,
     reload: Annotated[
         bool, typer.Option("--reload", help="Load the handlers again when a Python file changes.")
     ] = False,
@@ -34,7 +43,25 @@ def up(
     modules = None if handlers is None else [name.strip() for name in handlers.split(",")]
     chosen = modules and [name for name in modules if name]
     settings = connection.settings()
-    raise typer.Exit(start(settings, detach=detach, handlers=chosen, reload=reload))
+    raise typer.Exit(
+        start(
+            settings,
+            detach=detach,
+            handlers=chosen,
+            repositories=None if allow_repo is None else _directories(allow_repo),
+            reload=reload,
+        )
+    )
+
+
+def _directories(paths: list[str]) -> list[str]:
+    """Return paths as absolute paths of directories; raise BadParameter for any other."""
+    resolved = [Path(path).expanduser().resolve() for path in paths if path]
+    for path in resolved:
+        if not path.is_dir() or "," in str(path):
+            reason = "has a comma in its path" if path.is_dir() else "is no directory"
+            raise typer.BadParameter(f"{path} {reason}", param_hint="--allow-repo")
+    return [str(path) for path in resolved]
 
 
 def down() -> None:
