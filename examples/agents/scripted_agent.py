@@ -66,16 +66,20 @@ INSTRUCTIONS = ("write", "replace", "run", "cost", "print", "sleep")
 
 
 def instructions(prompt: str) -> list[list[str]]:
-    """Return the words of each line that is an instruction."""
-    lines = [shlex.split(line) for line in prompt.splitlines() if line.strip()]
-    return [words for words in lines if words and words[0] in INSTRUCTIONS]
+    """Return the words of each line that is an instruction; raise ValueError for wrong quotes."""
+    lines = [line for line in prompt.splitlines() if line.strip()]
+    return [shlex.split(line) for line in lines if line.split()[0] in INSTRUCTIONS]
 
 
 def main() -> int:
     """Read the prompt, carry out its instructions, and report the result."""
     descriptor = os.environ.get("OVERNIGHT_EVENTS_FD")
     agent = Agent(None if descriptor is None else int(descriptor))
-    todo = instructions(sys.stdin.read())
+    try:
+        todo = instructions(sys.stdin.read())
+    except ValueError as error:
+        sys.stderr.write(f"the prompt is wrong: {error}\n")
+        return BAD_USAGE
     for number, words in enumerate(todo):
         agent.report("progress", fraction=number / len(todo), message=shlex.join(words))
         try:

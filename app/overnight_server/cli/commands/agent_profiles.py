@@ -1,6 +1,7 @@
 """`overnight agent-profile`: how agents are run; every user reads profiles, admins change them."""
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -64,9 +65,12 @@ def add(
 ) -> None:
     """Add an agent profile, or replace the one of this name; for admins.
 
-    Tasks that exist already keep the command that they were created with.
+    Sources of mounts may be relative to FILE. Tasks that exist already keep the command that they
+    were created with.
     """
-    profile = _profile_in(file)
+    profile = _with_absolute_sources(
+        _profile_in(file), Path() if file == "-" else Path(file).parent
+    )
     with connection.client(url, api_key_file, as_admin=True) as client:
         added = client.agent_profiles.set(name, profile)
     if as_json:
@@ -103,6 +107,21 @@ def _profile_in(file: str) -> dict[str, Any]:
         hint = "Write argv, env, network, limits and models; docs/guides/commands.md."
         raise CommandFailure(f"{file} is not one object.", hint=hint, code=Code.USAGE)
     return documents[0]
+
+
+def _with_absolute_sources(profile: dict[str, Any], directory: Path) -> dict[str, Any]:
+    """Return a profile whose mounts have absolute sources; what is no mount is left as it is."""
+    mounts = profile.get("mounts")
+    if not isinstance(mounts, list):
+        return profile
+    return {**profile, "mounts": [_with_absolute_source(mount, directory) for mount in mounts]}
+
+
+def _with_absolute_source(mount: object, directory: Path) -> object:
+    source = mount.get("source") if isinstance(mount, dict) else None
+    if not isinstance(mount, dict) or not isinstance(source, str) or source.startswith("/"):
+        return mount
+    return {**mount, "source": str((directory / source).resolve())}
 
 
 def _row(named: "NamedAgentProfile") -> tuple[object, ...]:
