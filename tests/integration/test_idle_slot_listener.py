@@ -59,6 +59,13 @@ def settings(database_url: str, redis: EmbeddedRedis) -> Settings:
 def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
     """A worker process whose slot listens until it is dismissed, or its time is up."""
     waker = Waker(str(settings.redis_url), settings.redis_key_prefix)
+    # Only a connected waker wakes before a slot can listen: otherwise the wake-up of the first
+    # task would reach the slot at any time later, and the slot would claim what is there then.
+    waker.wake()
+    wait_until(
+        lambda: waker._connection is not None and not waker._using_connection.locked(),
+        what="the waker to be connected",
+    )
     yield resources.WorkerResources(settings, db, waker)
     waker.close()
 
@@ -288,7 +295,7 @@ def test_an_idle_listener_whose_slot_the_dispatcher_has_filled_claims_nothing(
     claims: list[int],
 ) -> None:
     slot = _run_one_task(deployment, worker, "first")
-    _wait_until_idle_listener(worker, client)
+    _wait_until_first_claim(worker, client, claims)
     dispatched = deployment.task(deployment.user(), type="never seen")
     deployment.claim()
     waiting = deployment.task(deployment.user(), type="quick", title="waiting")
@@ -301,15 +308,16 @@ def test_an_idle_listener_whose_slot_the_dispatcher_has_filled_claims_nothing(
     assert ran == ["first"]
 
 
+@pytest.mark.usefixtures("ran")
 def test_a_message_to_the_pool_ends_the_listening(
     deployment: Deployment,
     worker: resources.WorkerResources,
     client: Redis,
-    ran: list[str],
+    claims: list[int],
     settings: Settings,
 ) -> None:
     slot = _run_one_task(deployment, worker, "first")
-    _wait_until_idle_listener(worker, client)
+    _wait_until_first_claim(worker, client, claims)
     deployment.task(deployment.user(), type="never seen")
 
     with _dispatching(deployment, settings):
@@ -328,8 +336,7 @@ def test_an_idle_listener_that_may_not_claim_wakes_the_dispatchers(
     prefix = worker.settings.redis_key_prefix
     dispatcher = WakeUpListener(str(worker.settings.redis_url), prefix)
     slot = _run_one_task(deployment, worker, "first")
-    _wait_until_idle_listener(worker, client)
-    wait_until(lambda: claims, what="its first claim")
+    _wait_until_first_claim(worker, client, claims)
     while dispatcher.wait(0.1, threading.Event()):
         pass  # wake-ups of the first task
     deployment.task(deployment.user(), type="quick", required_capabilities=["gpu"])
@@ -382,6 +389,17 @@ def _run_one_task(
 def _wait_until_idle_listener(worker: resources.WorkerResources, client: Redis) -> None:
     prefix = worker.settings.redis_key_prefix
     wait_until(lambda: has_idle_listener(client, prefix, [POOL]), what="the slot to listen")
+
+
+def _wait_until_first_claim(
+    worker: resources.WorkerResources, client: Redis, claims: list[int]
+) -> None:
+    """Wait until the slot listens and has looked once for a task that it may have missed.
+
+    It subscribes before it looks: a task that is inserted in between is claimed by the slot.
+    """
+    _wait_until_idle_listener(worker, client)
+    wait_until(lambda: claims, what="its first claim")
 
 
 def _count(deployment: Deployment, state: str) -> int:
