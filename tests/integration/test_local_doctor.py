@@ -3,6 +3,7 @@
 import os
 import socket
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from uuid import uuid4
 
@@ -10,6 +11,11 @@ import pytest
 from redis import Redis
 from sqlalchemy import func, insert, select, update
 
+from overnight.models.enums import PlanTier
+from overnight_server.control import agents, http_agents
+from overnight_server.control.agents import PullAgentDescription
+from overnight_server.control.keys import Caller
+from overnight_server.control.users import create_user
 from overnight_server.local.doctor import CHECKS, Check, run_checks
 from overnight_server.local.home import Home
 from overnight_server.local.postgres import API_LOGIN, EmbeddedPostgres
@@ -67,6 +73,7 @@ def test_without_a_running_stack_each_failed_check_names_overnight_up(home: Home
         "dispatcher",
         "workers",
         "handlers",
+        "agent driver",
         "beat",
         "audit",
         "flower",
@@ -189,6 +196,47 @@ def test_a_dispatcher_is_found_by_its_connection(home: Home, postgres: EmbeddedP
 
     dispatcher.close()
     assert not results(chosen)["dispatcher"].ok
+
+
+def test_http_agents_need_a_driver_and_the_doctor_says_which_command_starts_it(
+    home: Home, postgres: EmbeddedPostgres
+) -> None:
+    migrate.upgrade(postgres.url())
+    chosen = settings(home, database_url=postgres.url())
+    assert results(chosen)["agent driver"].detail == "not needed, there are no HTTP agents"
+
+    owner = Db.connect(postgres.url(), role="overnight_owner")
+    user = create_user(owner, name="ada", plan=PlanTier.TEAM)
+    http_agents.add(
+        owner,
+        Caller(user, "", ("*",), is_admin=True),
+        PullAgentDescription("scribe", types=["shout"], stale_after=timedelta(seconds=90)),
+        "http://127.0.0.1:9",
+    )
+    missing = results(chosen)["agent driver"]
+    assert missing.detail == "no agent driver is connected, so 1 HTTP agents get no tasks"
+    assert "`overnight agent-driver`" in missing.advice
+
+    driver = Db.connect(postgres.url(), application_name="overnight-agent-driver")
+    driver.atomically(lambda tx: tx.scalar(select(func.now())))
+    assert results(chosen)["agent driver"].detail == "connected, 1 HTTP agents"
+
+    hasty = settings(
+        home, database_url=postgres.url(), worker_liveness="0.001", allow_short_clocks="true"
+    )
+    assert results(hasty)["agent driver"].advice == "restart `overnight agent-driver`"
+
+    driver.close()
+    assert not results(chosen)["agent driver"].ok
+    agents.leave(owner, user, next(iter(_agents(owner))))
+    assert results(chosen)["agent driver"].ok
+    owner.close()
+
+
+def _agents(db: Db) -> list[str]:
+    return db.atomically(
+        lambda tx: list(tx.scalars(select(AgentRow.id).where(AgentRow.name == "scribe")))
+    )
 
 
 def test_unreachable_servers_are_named_without_their_passwords(home: Home) -> None:

@@ -20,12 +20,13 @@ from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.errors import LocalError
 from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.probes import (
+    count_http_agents,
     deaf_workers,
     draining_workers,
     dropped_messages,
     http_status,
     live_workers,
-    seconds_since_each_dispatcher,
+    seconds_since_each_connection,
     seconds_since_last_sweep,
 )
 from overnight_server.mask import mask_text
@@ -38,8 +39,9 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 MIN_PYTHON = (3, 11)
 MIN_REDIS = (6, 2)
 MIN_SPACE = 1_000_000_000
-#: The application name of the dispatcher's connections.
+#: The application names of the connections of dispatchers and of agent drivers.
 DISPATCHER_NAME = "overnight-dispatcher"
+DRIVER_NAME = "overnight-agent-driver"
 #: How many intervals may pass without activity before a process counts as stopped.
 MISSED_INTERVALS = 6
 HTTP_OK = 200
@@ -347,7 +349,7 @@ def _dispatcher(context: CheckContext) -> str:
     The login's own role is used, because other roles see less of other connections.
     """
     idle_seconds = context.query(
-        lambda db: seconds_since_each_dispatcher(db, DISPATCHER_NAME), role=None
+        lambda db: seconds_since_each_connection(db, DISPATCHER_NAME), role=None
     )
     limit = MISSED_INTERVALS * context.settings.poll_interval
     if not idle_seconds:
@@ -361,6 +363,28 @@ def _dispatcher(context: CheckContext) -> str:
     if latest > limit:
         _fail(f"no dispatcher has queried for {latest:.0f} s", "restart `overnight dispatcher`")
     return f"last query {max(latest, 0):.0f} s ago"
+
+
+def _agent_driver(context: CheckContext) -> str:
+    """Check that an agent driver is connected and queries, if there are HTTP agents to serve.
+
+    It renews its hold on their addresses several times within the liveness of a worker.
+    """
+    agents = context.query_as_process(count_http_agents)
+    if not agents:
+        return "not needed, there are no HTTP agents"
+    idle_seconds = context.query(
+        lambda db: seconds_since_each_connection(db, DRIVER_NAME), role=None
+    )
+    if not idle_seconds:
+        return _fail(
+            f"no agent driver is connected, so {agents} HTTP agents get no tasks",
+            f"{START_ADVICE}, or a driver with `overnight agent-driver`",
+        )
+    latest = idle_seconds[0] or 0.0
+    if latest > context.settings.worker_liveness:
+        _fail(f"no agent driver has queried for {latest:.0f} s", "restart `overnight agent-driver`")
+    return f"connected, {agents} HTTP agents"
 
 
 def _beat(context: CheckContext) -> str:
@@ -416,6 +440,7 @@ CHECKS: dict[str, Callable[[CheckContext], str]] = {
     "workers": _workers,
     "handlers": _handlers,
     "sandbox": _sandbox,
+    "agent driver": _agent_driver,
     "beat": _beat,
     "audit": _audit,
     "flower": _flower,

@@ -1,4 +1,4 @@
-"""Probes of a running service: HTTP status, live workers, connected dispatchers, the last sweep."""
+"""Probes of a running service: HTTP status, live workers, connected processes, the last sweep."""
 
 import http.client
 from datetime import timedelta
@@ -14,6 +14,7 @@ HTTP_TIMEOUT = 2.0
 _SESSIONS = table(
     "pg_stat_activity", column("datname"), column("application_name"), column("state_change")
 )
+_HTTP_AGENTS = table("http_agents", column("removed_at"))
 
 
 def http_status(url: str) -> int | None:
@@ -65,8 +66,16 @@ def _workers_with_status(db: Db, liveness: float, status: str) -> list[str]:
     return db.atomically(lambda tx: list(tx.scalars(query)))
 
 
-def seconds_since_each_dispatcher(db: Db, application_name: str) -> list[float | None]:
-    """Return, per dispatcher connection, the seconds since its last statement, latest first.
+def count_http_agents(db: Db) -> int:
+    """Count the HTTP agents that were added and not removed."""
+    query = (
+        select(func.count()).select_from(_HTTP_AGENTS).where(_HTTP_AGENTS.c.removed_at.is_(None))
+    )
+    return int(db.atomically(lambda tx: tx.scalar(query)) or 0)
+
+
+def seconds_since_each_connection(db: Db, application_name: str) -> list[float | None]:
+    """Return, per connection of this name, the seconds since its last statement, latest first.
 
     An entry is None if this login may not see the connection's activity.
     """
