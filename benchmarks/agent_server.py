@@ -7,6 +7,7 @@ A task takes so many seconds. The agents trust every caller and forget nothing.
 
 import asyncio
 import json
+import resource
 import sys
 import time
 from typing import Any
@@ -62,6 +63,9 @@ class ManyAgents:
 
 async def main(port: int, task_seconds: float) -> None:
     """Serve all agents until the process is ended."""
+    # Each agent is called over a connection of its own; the usual limit is 1,024 files.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     agents = ManyAgents(task_seconds)
     server = await asyncio.start_server(agents.serve, "127.0.0.1", port, backlog=1000)
     await server.serve_forever()

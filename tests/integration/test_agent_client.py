@@ -1,10 +1,14 @@
 """Requests to HTTP agents: refused addresses, redirects, limits, and unreadable answers."""
 
 import asyncio
+import resource
 import ssl
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from overnight_server.agent_driver.agent_client import AgentClient, AgentUnreachable
@@ -18,6 +22,7 @@ from overnight_server.agent_driver.answers import (
     Submission,
     UnreadableAnswer,
 )
+from overnight_server.agent_driver.driver import agents_that_fit
 from overnight_server.local.ports import free_port
 from tests.support.scripted_agent import GARBAGE, HANG, LARGE, REDIRECT, SECRET, ScriptedAgent
 
@@ -66,6 +71,40 @@ def test_a_task_is_taken_asked_for_and_withdrawn(agent: ScriptedAgent) -> None:
 
     asyncio.run(work())
     assert agent.starts() == [KEY]
+
+
+def test_one_connection_to_an_agent_is_kept_for_the_next_request(agent: ScriptedAgent) -> None:
+    async def work() -> None:
+        one = client(agent.url)
+        await asyncio.gather(*(one.health() for _ in range(4)))
+        assert len(_connections_to(agent.port)) == 1
+        await one.health()
+        assert len(_connections_to(agent.port)) == 1
+        await one.close()
+
+    asyncio.run(work())
+
+
+def _connections_to(port: int) -> list[object]:
+    mine = psutil.Process().net_connections("tcp4")
+    return [one for one in mine if one.raddr and one.raddr.port == port and one.status != "NONE"]
+
+
+def test_a_driver_may_open_a_connection_for_each_of_its_agents() -> None:
+    """Many systems let a process open 1,024 files, and more only if it asks for them."""
+    code = (
+        "import resource; from overnight_server.agent_driver import driver;"
+        "_, most = resource.getrlimit(resource.RLIMIT_NOFILE);"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, most));"
+        "allowed = driver.allow_descriptors();"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (allowed, most);"
+        "print(driver.agents_that_fit(allowed))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert int(ended.stdout) == agents_that_fit(most)
+    assert agents_that_fit(1024) == 412
 
 
 def test_a_host_that_leads_to_a_private_address_is_not_called(agent: ScriptedAgent) -> None:

@@ -111,7 +111,8 @@ class AgentClient:
             verify=tls,
             trust_env=False,
             follow_redirects=False,
-            limits=httpx2.Limits(keepalive_expiry=KEPT_SECONDS),
+            # One is kept: health and runs of an agent are asked for at different times.
+            limits=httpx2.Limits(max_keepalive_connections=1, keepalive_expiry=KEPT_SECONDS),
         )
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ has ended. A driver that ends leaves its runs at the agents; the next holder con
 import asyncio
 import os
 import random
+import resource
 import signal
 import socket
 import ssl
@@ -40,6 +41,10 @@ RENEWALS_PER_HOLD = 5
 CLAIM_SECONDS = 0.25
 # The most agents that one driver holds.
 MAX_AGENTS = 2000
+# A request may need a connection beside the one that an agent's client keeps.
+DESCRIPTORS_PER_AGENT = 2
+# What the driver opens besides: servers, logs, and the threads that resolve names.
+OTHER_DESCRIPTORS = 200
 # The first checks of this many agents are spread over a second.
 CHECKS_PER_SECOND = 500
 # Stop requests are read when a wake-up arrives, and at least this often.
@@ -52,6 +57,7 @@ def run(settings: Settings) -> None:
     """Serve HTTP agents until SIGTERM or SIGINT."""
     configure(settings.log_format, settings.log_level, "agent-driver")
     arm(settings.fault)
+    agents = agents_that_fit(allow_descriptors())
     if settings.database_url is None or settings.redis_url is None:
         raise SystemExit("the agent driver needs OVERNIGHT_DATABASE_URL and OVERNIGHT_REDIS_URL")
     waker = Waker(settings.redis_url, settings.redis_key_prefix)
@@ -65,15 +71,36 @@ def run(settings: Settings) -> None:
     )
     emit(LogEvent.SERVICE_STARTED, role="agent-driver", pid=os.getpid())
     try:
-        asyncio.run(_serve(db, settings))
+        asyncio.run(_serve(db, settings, agents))
     finally:
         db.close()
         waker.close()
         emit(LogEvent.SERVICE_STOPPED, role="agent-driver", pid=os.getpid())
 
 
-async def _serve(db: Db, settings: Settings) -> None:
-    driver = AgentDriver(db, settings)
+def allow_descriptors() -> int:
+    """Let this process open as many files as it may, up to those it can need; return how many.
+
+    The usual limit of 1,024 is too low for the connections of 500 agents: further ones fail.
+    """
+    now, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MAX_AGENTS * DESCRIPTORS_PER_AGENT + OTHER_DESCRIPTORS
+    allowed = max(now, wanted if most == resource.RLIM_INFINITY else min(wanted, most))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, most))
+    return allowed
+
+
+def agents_that_fit(descriptors: int) -> int:
+    """Return how many agents a driver can hold that may open so many files.
+
+    >>> agents_that_fit(1024)
+    412
+    """
+    return min(MAX_AGENTS, max(1, (descriptors - OTHER_DESCRIPTORS) // DESCRIPTORS_PER_AGENT))
+
+
+async def _serve(db: Db, settings: Settings, max_agents: int) -> None:
+    driver = AgentDriver(db, settings, max_agents=max_agents)
     loop = asyncio.get_running_loop()
     # Names of hosts are resolved in these threads; some name servers answer slowly.
     loop.set_default_executor(ThreadPoolExecutor(RESOLVER_THREADS))
@@ -85,7 +112,7 @@ async def _serve(db: Db, settings: Settings) -> None:
 class AgentDriver:
     """The agents that this process holds, and the loops that serve them."""
 
-    def __init__(self, db: Db, settings: Settings) -> None:
+    def __init__(self, db: Db, settings: Settings, *, max_agents: int = MAX_AGENTS) -> None:
         # A new name with every start: what an earlier process held is not held by this one.
         self.name = f"{socket.gethostname()}:{os.getpid()}:{new_agent_id()}"
         self.agents: dict[AgentKey, DrivenAgent] = {}
@@ -93,6 +120,7 @@ class AgentDriver:
         self._threads = DbThreads(db)
         self._runs = AgentRuns(self._threads, settings)
         self._hold = timedelta(seconds=settings.worker_liveness)
+        self._max_agents = max_agents
         self._claim_settings = ClaimSettings.from_settings(settings)
         self._artifact_store = open_store(settings.artifact_store)
         self._tls = ssl.create_default_context()
@@ -166,7 +194,7 @@ class AgentDriver:
         for check in checks:
             self.agents[check.key].recorded_boot_id = check.boot_id
         removed = await call(agent_rows.give_up_removed, db, self.name)
-        rows = await call(agent_rows.take, db, self.name, hold=self._hold, limit=MAX_AGENTS)
+        rows = await call(agent_rows.take, db, self.name, hold=self._hold, limit=self._max_agents)
         held = {row.key: row for row in rows}
         for agent in agents:
             row = held.get(agent.row.key)
