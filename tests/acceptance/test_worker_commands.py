@@ -1,11 +1,11 @@
-"""A worker runs commands in sandboxes: every end of a run, and nothing left of the command.
+"""A worker runs commands in sandboxes: what they report and how they end.
 
-Commands are found from outside by a number that is an argument of theirs.
+`test_every_runner.py` has the ends that every runner meets. Commands are found from outside by a
+number that is an argument of theirs.
 """
 
 import itertools
 import os
-import signal
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,10 +18,15 @@ from overnight_server.control.cancel import cancel
 from overnight_server.domain.ids import TaskId, show_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
-from overnight_server.maintenance.reap import reap
 from overnight_server.wakeups.wake import Waker
 from tests.support.wait import wait_until
-from tests.support.workers import Worker, WorkerHarness, running_worker, shared_harness
+from tests.support.workers import (
+    Worker,
+    WorkerHarness,
+    processes_with_argument,
+    running_worker,
+    shared_harness,
+)
 
 SOON = 15.0
 AGENT = Path(__file__).parents[2] / "examples" / "agents" / "scripted_agent.py"
@@ -61,7 +66,7 @@ def number() -> Iterator[int]:
     """A number that marks the processes of one test; none is left at its end."""
     number = next(NUMBERS)
     yield number
-    left = processes_of(number)
+    left = processes_with_argument(number)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -73,16 +78,6 @@ def _scripted_profile() -> str:
         '{"argv": ["python3", "/agent/scripted_agent.py"], "mounts":'
         f' [{{"source": "{AGENT.parent}", "target": "/agent"}}]}}'
     )
-
-
-def processes_of(number: int) -> list[psutil.Process]:
-    """Return the processes that have the number among their arguments."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if str(number) in process.cmdline():
-                found.append(process)
-    return found
 
 
 def send(harness: WorkerHarness, execution: Mapping[str, Any], **fields: Any) -> TaskId:
@@ -100,7 +95,7 @@ def shell(harness: WorkerHarness, script: str, **fields: Any) -> TaskId:
 def started(harness: WorkerHarness, script: str, number: int, **fields: Any) -> TaskId:
     """Send a script that sleeps, and wait until it does."""
     task_id = shell(harness, script.format(number=number), **fields)
-    wait_until(lambda: processes_of(number), timeout=SOON, what="the command to run")
+    wait_until(lambda: processes_with_argument(number), timeout=SOON, what="the command to run")
     return task_id
 
 
@@ -241,15 +236,6 @@ def test_a_command_that_uses_too_much_memory_is_ended(harness: WorkerHarness) ->
     assert row["failure_reason"] == "out_of_memory", row["error"]
 
 
-@pytest.mark.usefixtures("worker")
-def test_a_timeout_ends_a_command_and_all_its_programs(harness: WorkerHarness, number: int) -> None:
-    task_id = started(harness, STUBBORN, number, timeout_seconds=2)
-
-    harness.reaches(task_id, "dead_lettered", timeout=SOON)
-
-    assert harness.outcomes(task_id) == ["timeout"]
-
-
 @pytest.mark.parametrize("script", [STUBBORN, POLITE])
 def test_a_cancel_ends_a_command_and_all_its_programs(
     harness: WorkerHarness, worker: Worker, number: int, script: str
@@ -260,7 +246,7 @@ def test_a_cancel_ends_a_command_and_all_its_programs(
     cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
 
     harness.reaches(task_id, "cancelled", timeout=SOON)
-    assert processes_of(number) == [], "they are gone when the end is recorded"
+    assert processes_with_argument(number) == [], "they are gone when the end is recorded"
     assert worker.children() == [child], "the process of the run was not ended by force"
 
 
@@ -278,68 +264,15 @@ def test_a_command_gets_its_cancel_before_the_next_heartbeat(
     assert worker.process.poll() is None
 
 
-@pytest.mark.usefixtures("worker")
-def test_a_command_that_lost_its_task_ends_and_changes_nothing(
-    harness: WorkerHarness, number: int
+def test_kill_9_of_the_process_of_the_run_ends_the_command(
+    harness: WorkerHarness, worker: Worker, number: int
 ) -> None:
     task_id = started(harness, STUBBORN, number)
+    [guard] = worker.children()
+    for process in guard.children():
+        process.kill()
 
-    def is_taken_away() -> bool:
-        harness.deployment.run("UPDATE tasks SET expires_at = clock() WHERE id = :id", id=task_id)
-        reap(harness.deployment.dispatcher)
-        return harness.deployment.state(task_id) != "running"
+    harness.reaches(task_id, "dead_lettered", timeout=SOON)
 
-    wait_until(is_taken_away, what="the reaper to take the task away")
-    before = harness.deployment.row(task_id)
-
-    wait_until(lambda: not processes_of(number), timeout=SOON, what="the command to end")
-    assert harness.deployment.row(task_id) == before
-
-
-class TestWorkersThatEnd:
-    """Each test has a worker of its own, which it ends."""
-
-    @pytest.fixture
-    def own(
-        self, postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis
-    ) -> Iterator[WorkerHarness]:
-        with shared_harness(postgres, template, redis, lease_seconds=60) as harness:
-            yield harness
-
-    def test_a_shutdown_ends_a_command_and_hands_its_task_back(
-        self, own: WorkerHarness, number: int
-    ) -> None:
-        with running_worker(own.settings) as worker:
-            task_id = started(own, STUBBORN, number)
-            worker.signal(signal.SIGTERM)
-            worker.ended(within=SOON)
-
-        assert processes_of(number) == []
-        row = own.deployment.row(task_id)
-        assert (row["state"], row["attempts"], own.outcomes(task_id)) == (
-            "ready",
-            0,
-            ["interrupted"],
-        )
-
-    def test_kill_9_of_the_worker_ends_the_command(self, own: WorkerHarness, number: int) -> None:
-        with running_worker(own.settings) as worker:
-            started(own, STUBBORN, number)
-            worker.signal(signal.SIGKILL)
-            worker.ended(within=SOON)
-
-            wait_until(lambda: not processes_of(number), timeout=5, what="the command to end")
-
-    def test_kill_9_of_the_process_of_the_run_ends_the_command(
-        self, own: WorkerHarness, number: int
-    ) -> None:
-        with running_worker(own.settings) as worker:
-            task_id = started(own, STUBBORN, number)
-            [guard] = worker.children()
-            for process in guard.children():
-                process.kill()
-
-            own.reaches(task_id, "dead_lettered", timeout=SOON)
-
-            assert processes_of(number) == []
-            assert own.outcomes(task_id) == ["crash"]
+    assert processes_with_argument(number) == []
+    assert harness.outcomes(task_id) == ["crash"]

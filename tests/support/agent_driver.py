@@ -19,7 +19,7 @@ from tests.support import logins
 from tests.support.deployment import Deployment
 from tests.support.scripted_agent import SECRET, ScriptedAgent
 from tests.support.wait import wait_until
-from tests.support.workers import ROOT, environment
+from tests.support.workers import SOURCES, environment
 
 LEASE = timedelta(seconds=4)
 SHORT = {
@@ -62,7 +62,7 @@ class DrivenFleet:
             driver = subprocess.Popen(
                 [sys.executable, "-m", "overnight_server.cli.main", "agent-driver"],
                 env=environment(self.settings)
-                | {"OVERNIGHT_DATABASE_URL": login, "PYTHONPATH": str(ROOT)}
+                | {"OVERNIGHT_DATABASE_URL": login, "PYTHONPATH": SOURCES}
                 | environ,
                 cwd=self.folder,
                 stdout=log,

@@ -1,10 +1,10 @@
 """The process of a scripted HTTP agent: the example's, which misbehaves as its script says."""
 
-import importlib.util
 import json
 import sys
 import threading
 import time
+import urllib.request
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,6 +12,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from tests.support.example_agent import load_example
 from tests.support.scripted_agent import (
     DO_AND_FAIL,
     DO_AND_HANG,
@@ -21,24 +22,13 @@ from tests.support.scripted_agent import (
     LARGE,
     NORMAL,
     REDIRECT,
-    ROOT,
     SECRET,
 )
 
 LARGE_BYTES = 50 * 1024 * 1024
 
 
-def _example() -> Any:
-    path = ROOT / "examples" / "agents" / "http_agent.py"
-    spec = importlib.util.spec_from_file_location("http_agent", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-example = _example()
+example = load_example()
 
 
 @dataclass
@@ -81,10 +71,32 @@ class ScriptedTasks(example.Agent):  # type: ignore[misc, name-defined]
     script: Script
 
     def run(self, key: str, task: dict[str, Any]) -> None:
-        """Run a task as the example does."""
+        """Run a task as the example does.
+
+        With `api` in its payload, it first stores its key as an artifact. `later` is the payload
+        of every run but the first.
+        """
         self.script.record("start", key)
+        payload = task["payload"]
+        if "api" in payload:
+            _store_key(payload["api"], key, task)
+        if "later" in payload and task["epoch"] > 1:
+            task = {**task, "payload": payload["later"]}
         super().run(key, task)
         self.script.record("end", key)
+
+
+def _store_key(api: str, key: str, task: dict[str, Any]) -> None:
+    request = urllib.request.Request(
+        f"{api}/api/v1/tasks/{task['task_id']}/artifacts",
+        data=json.dumps({"name": "key", "content": key}).encode(),
+        headers={
+            "Authorization": f"Bearer {task['token']}",
+            "Content-Type": "application/json",
+        },
+    )
+    with urllib.request.urlopen(request) as answer:
+        answer.read()
 
 
 class ScriptedRequests(example.Requests):  # type: ignore[misc, name-defined]

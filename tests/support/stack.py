@@ -21,7 +21,7 @@ from overnight_server.settings import Settings
 from tests.support import logins
 from tests.support.deployment import Deployment
 from tests.support.wait import wait_until
-from tests.support.workers import ROOT, environment, worker_settings
+from tests.support.workers import SOURCES, environment, worker_settings
 
 CLOCKS: dict[str, object] = {
     "lease_seconds": 3,
@@ -64,7 +64,7 @@ class Stack:
                         env={
                             **environment(self.settings),
                             "OVERNIGHT_DATABASE_URL": self._login(command),
-                            "PYTHONPATH": str(ROOT),
+                            "PYTHONPATH": SOURCES,
                         },
                         cwd=self.logs,
                     ),

@@ -29,6 +29,9 @@ from tests.support.deployment import Deployment
 from tests.support.wait import wait_until
 
 ROOT = Path(__file__).parents[2]
+# PYTHONPATH of a process that a test starts: it imports this copy of the repository, which may be
+# a mutant, and not the installed one.
+SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("", "app", "workers"))
 SHORT_CLOCKS = {
     "ALLOW_SHORT_CLOCKS": "true",
     "LEASE_SECONDS": "3",
@@ -179,6 +182,16 @@ def is_gone(process: psutil.Process) -> bool:
         return process.status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
+
+
+def processes_with_argument(number: int) -> list[psutil.Process]:
+    """Return the processes that have a number among their arguments, also those in sandboxes."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if str(number) in process.cmdline():
+                found.append(process)
+    return found
 
 
 @dataclass

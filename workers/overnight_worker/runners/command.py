@@ -153,11 +153,12 @@ def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> San
 
 
 def argv_of(execution: Execution, prepared: PreparedRun) -> tuple[str, ...]:
-    """Return the program and its arguments, with the workspace, model and task filled in."""
+    """Return the program and its arguments, with workspace, model, task and run filled in."""
     values = {
         "{workspace}": WORKSPACE,
         MODEL: model_of(execution, prepared),
         "{task_id}": show_task(prepared.run.claim.task_id),
+        "{idempotency_key}": prepared.context.idempotency_key,
     }
     return tuple(_filled(argument, values) for argument in execution.argv)
 
