@@ -21,6 +21,8 @@ MINIMUM_COUNTS: Final = {
             *("burst", "change plan", "revive", "repeat messages"),
             *("graphs", "poison that ran", "cancels answered cancelled"),
             *("attempts in a bundle", "billing months started"),
+            *("commands completed", "tasks of HTTP agents completed"),
+            *("restarts of agent-driver", "restarts of http-agents"),
         ],
         1,
     ),

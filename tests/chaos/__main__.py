@@ -19,7 +19,7 @@ from overnight_server import telemetry
 from overnight_server.domain.lifecycle import State
 from tests.chaos.driver import Options, rate_for, run
 from tests.chaos.faults import FAULTS
-from tests.chaos.stack import SERVICES
+from tests.chaos.stack import SERVICES, command_of
 
 # The counts of the report besides its faults. --at-least cannot name a count with a comma.
 COUNTED: Final = (
@@ -27,10 +27,10 @@ COUNTED: Final = (
     *(f"tasks {state}" for state in State),
     *("graphs", "runs started", "runs finished", "open when the faults stopped"),
     *("messages delivered twice", "children left by a killed main process"),
-    *(f"restarts of {service}" for service in SERVICES if "-" not in service),
+    *(f"restarts of {command}" for command in {command_of(name): None for name in SERVICES}),
     *("stale results stored", "runs overtaken by a later one", "tasks marked as poison"),
     *("attempts in a bundle", "poison that ran", "billing months started"),
-    "areas audited",
+    *("areas audited", "commands completed", "tasks of HTTP agents completed"),
 )
 # Further counts: one for each response, outcome or exit code that occurs.
 COUNTED_BY_KIND: Final = re.compile(r"attempts \w+|(submits|cancels) .+|\w+ ended with -?\d+")

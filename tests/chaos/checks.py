@@ -11,7 +11,7 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.load import Record, by_key
 from tests.chaos.stack import PREFIX, ChaosStack
-from tests.chaos.tasks import POISON
+from tests.chaos.tasks import COMMAND, POISON, REMOTE
 from tests.support.invariants import SWEEP_TIME, describe_violations, violations
 from tests.support.wait import wait_until
 
@@ -23,6 +23,10 @@ GROWING: Final = (
     *("tasks", "attempts", "events", "dag_events", "usage_ledger", "spending"),
     *("artifacts", "notices", "dead_letters", "stale_results"),
 )
+# Runs that their task repeats from its start.
+BROKEN_OFF: Final = ("bundle_crash", "busy", "crash", "interrupted", "released", "worker_lost")
+# Commands cannot write the handlers' record, and HTTP agents are killed alone.
+NOT_OF_POOL: Final = (COMMAND, REMOTE)
 Findings = dict[str, list[str]]
 
 
@@ -105,6 +109,29 @@ def handler_runs(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int] 
     )
 
 
+def artifacts(stack: ChaosStack) -> Findings:
+    """Find artifacts that are seen although their run was repeated, or that are of another run."""
+    rows = stack.deployment.rows(
+        "SELECT f.task_id, f.epoch, f.name, f.content, a.outcome FROM artifacts f"
+        " LEFT JOIN attempts a ON a.task_id = f.task_id AND a.epoch = f.epoch"
+    )
+    keys = {id(row): f"{show_task(row['task_id'])}:{row['epoch']}" for row in rows}
+    return as_findings(
+        {
+            "artifacts of a run that was repeated": [
+                f"{keys[id(row)]} {row['name']}: {row['outcome']}"
+                for row in rows
+                if row["outcome"] is None or row["outcome"] in BROKEN_OFF
+            ],
+            "artifacts with the content of another run": [
+                f"{keys[id(row)]} {row['name']}"
+                for row in rows
+                if keys[id(row)] not in bytes(row["content"]).decode()
+            ],
+        }
+    )
+
+
 def _too_often(stack: ChaosStack, truth: HandlerRecord) -> list[str]:
     """Return poison tasks that ran more often than they had attempts.
 
@@ -119,7 +146,7 @@ def _false_poison(stack: ChaosStack, truth: HandlerRecord, blamed_pids: set[int]
     """Return tasks that were marked as poison although nothing killed only their process."""
     rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
-        f" WHERE a.outcome = 'crash' AND t.type <> '{POISON}'"
+        f" WHERE a.outcome = 'crash' AND t.type NOT IN {(POISON, *NOT_OF_POOL)}"
         " AND EXISTS (SELECT 1 FROM dead_letters d WHERE d.task_id = t.id AND d.poison_pill)"
     )
     false_poison = set()
@@ -134,7 +161,7 @@ def falsely_blamed(stack: ChaosStack, truth: HandlerRecord, killed_pids: set[int
     """Find runs recorded as a crash although nothing killed only their process."""
     rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch FROM attempts a JOIN tasks t ON t.id = a.task_id"
-        f" WHERE a.outcome = 'crash' AND t.type NOT IN ('{POISON}', 'stubborn')"
+        f" WHERE a.outcome = 'crash' AND t.type NOT IN {(POISON, 'stubborn', *NOT_OF_POOL)}"
     )
     keys = [f"{show_task(row['task_id'])}:{row['epoch']}" for row in rows]
     # A run that died before its handler started may have been killed alone.
@@ -160,7 +187,9 @@ def replay(stack: ChaosStack) -> Findings:
     """
     rows = stack.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
-        " JOIN tasks t ON t.id = a.task_id ORDER BY a.claimed_at DESC LIMIT :limit",
+        " JOIN tasks t ON t.id = a.task_id WHERE t.type <> :remote"
+        " ORDER BY a.claimed_at DESC LIMIT :limit",
+        remote=REMOTE,
         limit=REPLAYED,
     )
     _requeue_unacked(stack)

@@ -8,15 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+from overnight_worker.sandbox import usable_rungs
 from tests.chaos import checks, leaks, logs
 from tests.chaos.faults import BURST, FAULTS
 from tests.chaos.handler_record import HandlerRecord
+from tests.chaos.http_agents import add_agents
 from tests.chaos.injector import FaultInjector
 from tests.chaos.load import ACKNOWLEDGED, GRAPHS_SHARE, Load, users
 from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
-from tests.chaos.stack import ChaosStack, chaos_stack
-from tests.chaos.tasks import GRAPH_SIZE, POISON
+from tests.chaos.stack import ChaosStack, chaos_stack, command_of
+from tests.chaos.tasks import COMMAND, GRAPH_SIZE, KINDS, POISON, REMOTE
 from tests.support.invariants import record_plan_history
 
 # Minimum counts that the producers reach by going on after the last fault; and for how long they
@@ -48,6 +50,9 @@ def rate_for(tasks: int, seconds: float) -> float:
 def run(options: Options, log_directory: Path) -> Report:
     """Carry out one run and return its report; all logs stay in `log_directory`."""
     report = Report(options.seed, options.seconds)
+    if not any(probe.usable for probe in usable_rungs()):
+        KINDS.pop(COMMAND, None)
+        report.notes.append("no commands: this machine can make no sandbox")
     with chaos_stack(log_directory) as stack:
         record_plan_history(stack.deployment.owner)
         stack.start()
@@ -66,6 +71,7 @@ def _inject_faults(
     stack: ChaosStack, options: Options, report: Report
 ) -> tuple[Load, FaultInjector]:
     producers = users(stack.deployment, stack.api_url, Random(options.seed), options.seconds)
+    add_agents(stack, producers)
     load = Load(stack, producers, options.seed, options.per_second)
     injector = FaultInjector(stack, load, producers, stack.logs / "faults.log", FAULTS)
     load.start()
@@ -136,6 +142,7 @@ def _check(
     if drained:
         # While tasks run, neither the rows nor the handlers' record is complete.
         report.add(checks.handler_runs(stack, handler_record, injector.killed_pids))
+        report.add(checks.artifacts(stack))
         report.add(checks.replay(stack))
         report.add(leaks.at_rest(stack))
     report.add(checks.falsely_blamed(stack, handler_record, injector.killed_pids))
@@ -152,6 +159,11 @@ def _check(
     report.add(findings)
     for text, count in events.most_common(40):
         report.notes.append(f"log: {count} times {text[:140]}")
+
+
+def _completed(stack: ChaosStack, kind: str) -> int:
+    sql = "SELECT count(*) AS n FROM tasks WHERE type = :kind AND state = 'completed'"
+    return int(stack.deployment.one(sql, kind=kind)["n"])
 
 
 def _count(
@@ -177,7 +189,7 @@ def _count(
     report.consequences |= {
         f"{command} ended with {code}": count
         for (command, code), count in sorted(
-            Counter((end.service.partition("-")[0], end.code) for end in stack.exits).items()
+            Counter((command_of(end.service), end.code) for end in stack.exits).items()
         )
     }
     outcomes = rows("SELECT outcome, count(*) AS n FROM attempts GROUP BY 1 ORDER BY 1")
@@ -197,5 +209,7 @@ def _count(
         "areas audited": rows(
             "SELECT count(*) AS n FROM audit_positions WHERE round_ended_at IS NOT NULL"
         )[0]["n"],
+        "commands completed": _completed(stack, COMMAND),
+        "tasks of HTTP agents completed": _completed(stack, REMOTE),
         "billing months started": rows("SELECT count(*) AS n FROM lanes WHERE cycle > 47")[0]["n"],
     }

@@ -26,7 +26,8 @@ from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.injector import FaultFunction, FaultInjector
 from tests.chaos.plan import CUT, LINK, LINK_FAULTS, POSTGRES, PRODUCER, TO_POSTGRES, Step
 from tests.chaos.proxy import LinkFault, ProxyLink
-from tests.chaos.stack import Service, resume, suspend
+from tests.chaos.stack import Service, is_in_sandbox, resume, suspend
+from tests.chaos.tasks import REMOTE
 from tests.support.invariants import describe_violations, violations
 from tests.support.workers import is_gone
 
@@ -252,6 +253,9 @@ def break_link(injector: FaultInjector, random: Random, step: Step) -> str | Non
     if fault == LinkFault.REFUSE:
         # Connections that are open already would otherwise continue to work.
         link.cut()
+    if name.startswith(PRODUCER):
+        # Graphs are rare, and the link carries nothing else.
+        injector.load.submit_graph_now(step.seed)
 
     def end() -> bool:
         link.heal()
@@ -297,8 +301,8 @@ def repeat_messages(injector: FaultInjector, random: Random, step: Step) -> str 
     """Publish messages of waiting, running and ended claims again, in random order."""
     rows = injector.stack.deployment.rows(
         "SELECT a.task_id, a.epoch, a.token, a.user_id, a.pool, t.type FROM attempts a"
-        " JOIN tasks t ON t.id = a.task_id ORDER BY a.ended_at IS NULL DESC, a.claimed_at DESC"
-        " LIMIT 30"
+        f" JOIN tasks t ON t.id = a.task_id WHERE t.type <> '{REMOTE}'"
+        " ORDER BY a.ended_at IS NULL DESC, a.claimed_at DESC LIMIT 30"
     )
     random.shuffle(rows)
     sent = injector.stack.publish(rows)
@@ -379,10 +383,14 @@ def _started_service(injector: FaultInjector, name: str) -> Service | None:
 
 
 def _child(injector: FaultInjector, random: Random, step: Step) -> int | None:
-    """Choose a process that runs handlers, preferably one that runs a task now; no guard."""
+    """Choose a process that runs tasks, preferably a handler now; no guard and no command."""
     service = _started_service(injector, step.on)
     main, *below = (injector.stack.pids(service.name) if service else []) or [0]
-    children = [process.pid for process in _processes(below) if _parent_of(process) != main]
+    children = [
+        process.pid
+        for process in _processes(below)
+        if _parent_of(process) != main and not is_in_sandbox(process)
+    ]
     running_pids = HandlerRecord.read(injector.stack.handler_record).running_pids()
     busy = [child for child in children if child in running_pids]
     return random.choice(busy or children) if children else None

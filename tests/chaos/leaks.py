@@ -10,7 +10,7 @@ import psycopg2
 
 from overnight_server.wakeups.redis_client import fail_fast_client
 from tests.chaos.checks import Findings, as_findings
-from tests.chaos.stack import ChaosStack, Exit, Service, Shutdown
+from tests.chaos.stack import HTTP_AGENTS, ChaosStack, Exit, Service, Shutdown
 
 # Exit codes after SIGTERM: an orderly end, or the default action while the process starts.
 ORDERLY: Final = {0, 128 + signal.SIGTERM}
@@ -41,6 +41,9 @@ LIMITS: Final = {
     "beat": ConnectionLimit(postgres=0, redis=2),
     # The main process opens a connection to Postgres for each statement and closes it.
     "worker": ConnectionLimit(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),
+    # To Postgres one for each thread, to Redis those of wake-ups and of requests to cancel.
+    "agent-driver": ConnectionLimit(postgres=4, redis=3),
+    HTTP_AGENTS: ConnectionLimit(postgres=0, redis=0),
 }
 
 

@@ -153,6 +153,14 @@ class Load:
         for number in range(count):
             self._extra.put(number)
 
+    def submit_graph_now(self, seed: int) -> None:
+        """Submit one more graph, in a thread of its own: the other ones may wait for the API."""
+        random = Random(seed)
+        arguments = (random.choice(self._producers), random, next(self._numbers))
+        thread = threading.Thread(target=self._submit_graph, args=arguments, name="graph")
+        self._threads.append(thread)
+        thread.start()
+
     def go_on_until(self, minima: Mapping[str, int], timeout: float) -> None:
         """Go on submitting until these counts are reached, at most for this many seconds.
 

@@ -24,7 +24,10 @@ from typing import Final
 from tests.chaos.safeguards import COMPANIONS, MUTANTS, Edit, Mutant
 from tests.support.workers import ROOT
 
-COPIED: Final = ("app", "workers", "overnight", "tests", "pyproject.toml", "beat_schedule.py")
+COPIED: Final = (
+    *("app", "workers", "overnight", "tests", "examples", "benchmarks"),
+    *("pyproject.toml", "beat_schedule.py"),
+)
 LONGEST_SECONDS: Final = 600
 PYTEST: Final = ("pytest", "-q", "-pno:cacheprovider")
 CHAOS: Final = ("--seconds", "20", "--seed", "1", "--tasks", "500", "--drain", "45")

@@ -6,7 +6,7 @@ from random import Random
 from typing import Final
 
 from tests.chaos.proxy import LinkFault
-from tests.chaos.stack import SERVICES
+from tests.chaos.stack import HTTP_AGENTS, SERVICES
 
 # How often each fault comes, as the seconds between two of its kind.
 PERIODS: Final = {
@@ -42,8 +42,9 @@ LINK_FAULTS: Final = (
 # Seconds between two link faults of the same kind.
 LINK_PERIOD: Final = 30.0
 LINK: Final = "link: "
-# Every connection in use: API, dispatchers, maintenance and workers use both servers, beat only
-# Redis, and the producer of graphs only Postgres.
+# API, dispatchers, maintenance and workers use both servers, beat only Redis, and the producer of
+# graphs only Postgres. Those of the agent driver are left out: a short run breaks one connection of
+# each process in this list.
 TO_POSTGRES: Final = " to postgres"
 TO_REDIS: Final = " to redis"
 PRODUCER: Final = "producer"
@@ -61,8 +62,8 @@ TARGETS: Final[dict[str, Sequence[str]]] = {
     "freeze child": WORKERS,
     "kill child": WORKERS,
     "kill main": WORKERS,
-    # The handlers of workers write the record that the run is compared with.
-    "fill disk": tuple(name for name in SERVICES if name not in WORKERS),
+    # Handlers and agents write the record that the run is compared with.
+    "fill disk": tuple(name for name in SERVICES if name not in {*WORKERS, HTTP_AGENTS}),
 }
 # A fault that lasts starts early enough before the end of the run to complete.
 LASTING: Final = {

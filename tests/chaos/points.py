@@ -20,11 +20,12 @@ from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from tests.chaos import checks, leaks, logs
 from tests.chaos.handler_record import HandlerRecord
+from tests.chaos.http_agents import add_agents
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
 from tests.chaos.stack import SERVICES, ChaosStack, chaos_stack
 from tests.support.invariants import record_plan_history
-from tests.support.workers import ROOT
+from tests.support.workers import SOURCES
 
 # Two maintenance processes, so that the many fault points of sweeps are triggered in parallel.
 DEPLOYMENT: Final = {**SERVICES, "maintenance-2": {}}
@@ -72,7 +73,9 @@ def strike(
 def _work(stack: ChaosStack, points: set[str], marks: Path, seed: int) -> Load:
     """Cause the work that reaches each fault point, until all were triggered."""
     random = Random(seed)
-    load = Load(stack, users(stack.deployment, stack.api_url, random, 20), seed, PER_SECOND)
+    producers = users(stack.deployment, stack.api_url, random, 20)
+    add_agents(stack, producers)
+    load = Load(stack, producers, seed, PER_SECOND)
     load.start()
     deadline = time.monotonic() + STRIKE_SECONDS
     while time.monotonic() < deadline:
@@ -90,8 +93,6 @@ def _work(stack: ChaosStack, points: set[str], marks: Path, seed: int) -> Load:
             _add_edge(stack)
         if remaining & {"bulk.before_commit", "bulk.after_commit"}:
             _reprioritise(stack)
-        if remaining & {"sandbox.before_spawn", "sandbox.after_spawn"}:
-            _run_command(stack)
         time.sleep(PAUSE_SECONDS)
     return load
 
@@ -136,22 +137,6 @@ def _add_edge(stack: ChaosStack) -> None:
     _operate(stack, show_task(child.task_id), show_task(parent.task_id), str(user))
 
 
-def _run_command(stack: ChaosStack) -> None:
-    """Submit a task that runs a command in a sandbox."""
-    execution: dict[str, object] = {
-        "agent": None,
-        "argv": ["true"],
-        "env": {},
-        "network": None,
-        "limits": None,
-    }
-    needs = ("runner:command",)
-    task = NewTask(
-        "a command", "command", execution=execution, required_capabilities=needs, max_attempts=8
-    )
-    submit_graph(stack.deployment.app, stack.deployment.user(), [task], Caps())
-
-
 def _reprioritise(stack: ChaosStack) -> None:
     """Submit a few tasks and raise their priority with a bulk operation."""
     user = stack.deployment.user()
@@ -164,7 +149,7 @@ def _reprioritise(stack: ChaosStack) -> None:
 def _operate(stack: ChaosStack, *words: str) -> None:
     subprocess.run(
         [*(sys.executable, "-m", "tests.chaos.operator"), stack.postgres.url(), *words],
-        env={"OVERNIGHT_FAULT": stack.faults["api"], "PYTHONPATH": str(ROOT)},
+        env={"OVERNIGHT_FAULT": stack.faults["api"], "PYTHONPATH": SOURCES},
         cwd=stack.logs,
         check=False,
         capture_output=True,
@@ -191,6 +176,7 @@ def _drain_and_check(stack: ChaosStack, load: Load, mode: str, report: Report) -
     report.add(checks.promises(stack, load.record))
     record, killed = HandlerRecord.read(stack.handler_record), _killed_children(stack)
     report.add(checks.handler_runs(stack, record, killed))
+    report.add(checks.artifacts(stack))
     report.add(checks.falsely_blamed(stack, record, killed))
     if drained:
         report.add(leaks.at_rest(stack))

@@ -214,6 +214,18 @@ MUTANTS: Final = (
         },
     ),
     Mutant(
+        "the question before a task is sent to an HTTP agent again",
+        (
+            "app/overnight_server/agent_driver/agent_client.py",
+            "return NoAnswer(error.reason) if error.was_sent else NotSent(error.reason)",
+            "return NotSent(error.reason)",
+        ),
+        {
+            "tests/acceptance/test_http_agents.py::test_a_task_that_was_taken_without_an_answer"
+            "_is_found_and_not_sent_again": "assert ['task_",
+        },
+    ),
+    Mutant(
         "the fence of a log",
         (
             f"{SQL}/logs.sql",

@@ -1,6 +1,7 @@
 """A whole stack of real processes, each behind its own proxies, restarted when they end."""
 
 import os
+import re
 import shutil
 import signal
 import sys
@@ -31,10 +32,11 @@ from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.chaos.handler_record import RECORD_PATH
 from tests.chaos.proxy import FaultProxy, ProxyLink
+from tests.chaos.tasks import SANDBOX_MARK
 from tests.support.deployment import Deployment
 from tests.support.servers import postgres_server, redis_server
 from tests.support.wait import wait_until
-from tests.support.workers import ROOT, environment, worker_settings
+from tests.support.workers import SOURCES, environment, worker_settings
 
 CLOCKS: Final[dict[str, object]] = {
     "lease_seconds": 3,
@@ -60,7 +62,10 @@ CLOCKS: Final[dict[str, object]] = {
     "max_tasks_per_child": 100,
     "handlers": "tests.chaos.handlers",
 }
-# Every kind of process, some of them twice, and a second pool.
+HTTP_AGENTS: Final = "http-agents"
+# The most producers that have an HTTP agent.
+AGENT_PORTS: Final = 8
+# Every kind of process, some of them twice, a second pool, and the HTTP agents.
 SERVICES: Final[dict[str, dict[str, object]]] = {
     "api": {},
     "dispatcher": {},
@@ -71,6 +76,8 @@ SERVICES: Final[dict[str, dict[str, object]]] = {
     "worker": {},
     "worker-2": {},
     "worker-3": {"pool": "night", "concurrency": 2},
+    "agent-driver": {"completion_poll_interval": 0.5, "dispatch_timeout": 2},
+    HTTP_AGENTS: {},
 }
 MARK: Final = "CHAOS_RUN"
 PREFIX: Final = "chaos:"
@@ -93,7 +100,12 @@ class Service:
     @property
     def command(self) -> str:
         """The command that it runs: `worker` for `worker-2`."""
-        return self.name.partition("-")[0]
+        return command_of(self.name)
+
+
+def command_of(service: str) -> str:
+    """Return the command of a service, which is its name without a number."""
+    return re.sub(r"-\d+$", "", service)
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,9 @@ class ChaosStack:
     services: dict[str, Service]
     direct: Settings
     run_id: str
+    agent_ports: Sequence[int] = field(
+        default_factory=lambda: [free_port() for _ in range(AGENT_PORTS)]
+    )
     faults: dict[str, str] = field(default_factory=dict)
     restarts: Counter[str] = field(default_factory=Counter)
     exits: list["Exit"] = field(default_factory=list)
@@ -238,7 +253,7 @@ class ChaosStack:
             return True
 
     def pids(self, name: str) -> list[int]:
-        """Return a service's process and everything below it; nothing that is not ours.
+        """Return a service's process and everything below it, also in sandboxes; only ours.
 
         Process ids come round again: one that we remember may be somebody else by now.
         """
@@ -308,6 +323,9 @@ class ChaosStack:
         return processes
 
     def _belongs_to_run(self, process: psutil.Process) -> bool:
+        return is_in_sandbox(process) or self._is_marked(process)
+
+    def _is_marked(self, process: psutil.Process) -> bool:
         try:
             return process.environ().get(MARK) == self.run_id
         except psutil.Error:
@@ -341,20 +359,26 @@ class ChaosStack:
             service.process, service.ended_at = None, time.monotonic()
 
     def _start(self, service: Service) -> None:
-        marks = {MARK: self.run_id, RECORD_PATH: str(self.handler_record), "PYTHONPATH": str(ROOT)}
+        marks = {MARK: self.run_id, RECORD_PATH: str(self.handler_record), "PYTHONPATH": SOURCES}
         armed = self.faults.get(service.name)
         if armed is not None:
             marks["OVERNIGHT_FAULT"] = armed
         with (self.logs / f"{service.name}.log").open("ab") as output:
             service.process = GuardedProgram(
                 Program(
-                    [sys.executable, "-m", "overnight_server.cli.main", service.command],
+                    self._argv(service),
                     env=environment(service.settings) | marks,
                     cwd=self.logs,
                 ),
                 output=output,
             )
         service.starts += 1
+
+    def _argv(self, service: Service) -> list[str]:
+        if service.name == HTTP_AGENTS:
+            ports = [str(port) for port in self.agent_ports]
+            return [sys.executable, "-m", "tests.chaos.agent_process", *ports]
+        return [sys.executable, "-m", "overnight_server.cli.main", service.command]
 
     def _api_answers(self) -> bool:
         try:
@@ -434,6 +458,14 @@ def _connected(url: str, role: str, name: str = "chaos") -> Iterator[Db]:
         yield db
     finally:
         db.close()
+
+
+def is_in_sandbox(process: psutil.Process) -> bool:
+    """Return whether this is a process of a command; it has nothing of its worker's environment."""
+    try:
+        return SANDBOX_MARK in process.cmdline()
+    except psutil.Error:
+        return False
 
 
 def suspend(pids: list[int]) -> None:

@@ -3,11 +3,26 @@
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Final
+from uuid import uuid4
 
 from overnight_server.domain.retry import RetryRules
 from overnight_server.intake.new_graph import Edge, NewTask
 
 POISON: Final = "poison"
+COMMAND: Final = "command"
+# Tasks of HTTP agents.
+REMOTE: Final = "remote"
+# An argument of every command of this run: its processes in sandboxes are found by it.
+SANDBOX_MARK: Final = f"chaos-{uuid4().hex}"
+# Stores the key of its run in an artifact and in a file, and works in a program of its own session.
+SCRIPT: Final = """
+echo '{"event": "artifact", "name": "early", "text": "'$0'"}' >&3
+setsid sh -c 'sleep $1; true' $1 $2 &
+sleep $2
+mkdir out
+echo $0 > out/late
+echo '{"event": "result", "output": {"key": "'$0'"}}' >&3
+"""
 # Kinds with their weights; most tasks are short, so that many of them run.
 KINDS: Final = {
     "quick": 60,
@@ -21,6 +36,8 @@ KINDS: Final = {
     "night": 4,
     "locked": 4,
     "brood": 4,
+    COMMAND: 5,
+    REMOTE: 6,
     POISON: 1,
 }
 # The locks of a locked task: its project, or keys and overlapping paths.
@@ -50,7 +67,23 @@ def random_task(random: Random, number: int) -> TaskRequest:
     [kind] = random.choices(kinds, list(KINDS.values()))
     if number < len(kinds):
         kind = kinds[number]
-    return TaskRequest(kind, {"max_attempts": ATTEMPTS, **_fields(kind, random, number)})
+    fields = OUTSIDE[kind](random) if kind in OUTSIDE else _fields(kind, random, number)
+    return TaskRequest(kind, {"max_attempts": ATTEMPTS, **fields})
+
+
+def _command(random: Random) -> dict[str, Any]:
+    seconds = f"{random.uniform(0, 2):.2f}"
+    argv = ["sh", "-c", SCRIPT, "{idempotency_key}", SANDBOX_MARK, seconds]
+    return {"runner": COMMAND, "spec": {"argv": argv}}
+
+
+def _remote(random: Random) -> dict[str, Any]:
+    payload = {"seconds": random.uniform(0, 3), "failures": random.choice([0, 0, 0, 1])}
+    return {"type": REMOTE, "payload": payload}
+
+
+# Tasks that no handler of a worker runs.
+OUTSIDE: Final = {COMMAND: _command, REMOTE: _remote}
 
 
 def _fields(kind: str, random: Random, number: int) -> dict[str, Any]:

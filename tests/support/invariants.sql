@@ -92,7 +92,7 @@ WITH charged AS (
 SELECT task_id, epoch, a.outcome, w.seconds AS worked, c.used
   FROM attempts a
   JOIN charged c USING (task_id, epoch)
-  LEFT JOIN worked w USING (task_id, epoch)
+  JOIN worked w USING (task_id, epoch)
     -- A worker subtracts the time that a run waited in its bundle, but not the time that its handler worked. An
     -- interrupted run may be charged less, because its handler may not have started, and a lost run is charged
     -- until its last heartbeat.
@@ -127,6 +127,8 @@ SELECT o.task_id, o.epoch, count(x.epoch) AS runs
   FROM owned o
   LEFT JOIN exec_log x ON x.task_id = o.task_id AND x.epoch = o.epoch AND x.token_suffix = o.token_suffix AND x.ok
  WHERE :has_record AND o.outcome = 'completed'
+   -- A command in a sandbox cannot write the record.
+   AND NOT EXISTS (SELECT 1 FROM tasks t WHERE t.id = o.task_id AND t.execution IS NOT NULL)
  GROUP BY o.task_id, o.epoch
 HAVING count(x.epoch) <> 1
 UNION ALL
