@@ -60,6 +60,44 @@ GOALS: Sequence[Goal] = (
         for kind in ("bwrap", "own")
     ),
     Goal(
+        "share of the drain that 20,000 lines of logs a second take",
+        "logs",
+        "share of the drain that 20,000 lines a second take",
+        None,
+        0.05,
+        "less",
+    ),
+    Goal(
+        "a follower of a log sees a line, p95, seconds",
+        "logs",
+        "a follower sees a line, p95, seconds",
+        1.5,
+        0.5,
+        "less",
+    ),
+    *(
+        Goal(
+            f"a command that prints 1 GB, MB {where}",
+            "large-output",
+            f"a gigabyte of stdout, MB {where}",
+            floor,
+            best,
+            "less",
+        )
+        for where, floor, best in (
+            ("more memory of the worker", 32, 16),
+            ("kept in Postgres", 1, 1),
+        )
+    ),
+    Goal(
+        "one driver with 500 HTTP agents at work, % of one core",
+        "http-agents",
+        "one driver, 500 agents at work, % of one core",
+        100,
+        50,
+        "less",
+    ),
+    Goal(
         "claims of 100 a second, 1M against 10k ready",
         "claim",
         "1M / 10k ready, claims of 100",

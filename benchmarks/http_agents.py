@@ -1,5 +1,6 @@
 """How many HTTP agents one driver serves: its processor time, and how soon all of them work."""
 
+import statistics
 import sys
 import time
 
@@ -23,6 +24,7 @@ from overnight_server.local.ports import free_port
 AGENTS_PER_USER = 10
 TASK_SECONDS = 20.0
 LIMITS = AgentCaps(agents=10_000)
+AT_WORK = "one driver, 500 agents at work, % of one core"
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
@@ -57,12 +59,15 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
                     working.append(_processor_share(driver, task_seconds / 4))
                     wait_until(lambda: not deployment.open_tasks(), what="all tasks to end")
                     end_seconds.append(time.monotonic() - began_at - task_seconds)
+            failed = _failed(deployment)
     result = BenchmarkResult()
     who = f"{count} agents"
     result.figure(who, "driver, agents idle", "% of one core", resting, "less")
     result.figure(who, "driver, agents at work", "% of one core", working, "less")
     result.figure(who, "until every task is sent", "s", begin_seconds, "less")
     result.figure(who, "until every result is recorded, beyond the work", "s", end_seconds, "less")
+    result.figure(who, "runs that failed", "runs", [failed], "less")
+    result.ratios[AT_WORK] = statistics.median(working)
     return result
 
 
@@ -88,6 +93,12 @@ def _healthy(deployment: BenchmarkDeployment) -> int:
 
 def _started(deployment: BenchmarkDeployment) -> int:
     sql = "SELECT count(*) AS n FROM attempts WHERE started_at IS NOT NULL"
+    return int(deployment.one(sql)["n"])
+
+
+def _failed(deployment: BenchmarkDeployment) -> int:
+    """Count the runs that an agent did not take or finish."""
+    sql = "SELECT count(*) AS n FROM attempts WHERE outcome <> 'completed'"
     return int(deployment.one(sql)["n"])
 
 

@@ -1,9 +1,11 @@
 """What logs cost: the drain of tasks that print ten lines, and how late a follower sees a line."""
 
+import statistics
 import time
 
 from benchmarks.deployment import DRAINERS, fresh_deployment
 from benchmarks.drain import FULL_JOBS, QUICK_JOBS, US, drain_ours
+from benchmarks.handlers import LINES
 from benchmarks.latency import answers
 from benchmarks.options import Options
 from benchmarks.results import BenchmarkResult, percentile
@@ -17,6 +19,10 @@ from overnight_server.local.ports import free_port
 
 PRINTS = "overnight, ten lines a task"
 FOLLOWER = "overnight logs -f"
+# Two hundred runs that print a hundred lines a second each.
+LINES_PER_SECOND = 20_000
+STEADY = "share of the drain that 20,000 lines a second take"
+LAG = "a follower sees a line, p95, seconds"
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
@@ -38,6 +44,12 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     result.figure(PRINTS, "drain", "jobs/s", prints)
     result.figure(FOLLOWER, "lag p95", "ms", lags, "less")
     result.ratio(f"{PRINTS} / {US}", prints, silent)
+    result.rounds[STEADY] = [
+        LINES_PER_SECOND * (1 / printing - 1 / quiet) / LINES
+        for printing, quiet in zip(prints, silent, strict=True)
+    ]
+    result.ratios[STEADY] = statistics.median(result.rounds[STEADY])
+    result.ratios[LAG] = statistics.median(lags) / 1000
     return result
 
 
