@@ -19,6 +19,7 @@ from overnight_server.local.ports import free_port
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.sweeps import SWEEPS
+from overnight_server.settings import Settings
 from tests.support.flower import SIGN_IN, Flower
 from tests.support.wait import wait_until
 from tests.support.workers import (
@@ -30,20 +31,7 @@ from tests.support.workers import (
 )
 
 EVERY_SECOND = dict.fromkeys(
-    (
-        "lease_check_interval",
-        "timeout_check_interval",
-        "promote_interval",
-        "trigger_interval",
-        "bulk_interval",
-        "cycle_check_interval",
-        "dispatch_tick_interval",
-        "audit_interval",
-        "deadline_check_interval",
-        "no_handler_check_interval",
-        "urgency_interval",
-    ),
-    1,
+    (name for name in Settings.model_fields if name.endswith("_interval")), 1
 )
 
 
