@@ -77,13 +77,19 @@ class ScriptedTasks(example.Agent):  # type: ignore[misc, name-defined]
         of every run but the first.
         """
         self.script.record("start", key)
+        try:
+            self._run(key, task)
+        finally:
+            self.script.record("end", key)
+
+    def _run(self, key: str, task: dict[str, Any]) -> None:
         payload = task["payload"]
         if "api" in payload:
             _store_key(payload["api"], key, task)
+            self.script.record("stored", key)
         if "later" in payload and task["epoch"] > 1:
             task = {**task, "payload": payload["later"]}
         super().run(key, task)
-        self.script.record("end", key)
 
 
 def _store_key(api: str, key: str, task: dict[str, Any]) -> None:
