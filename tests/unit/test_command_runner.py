@@ -95,6 +95,28 @@ def test_a_line_that_is_no_event_is_logged(line: bytes) -> None:
     assert events.result == 1
 
 
+class StoppedContext(RecordedContext):
+    """The context of a run that was cancelled."""
+
+    def artifact(self, *_: Any, **__: Any) -> None:
+        raise Stopped("cancelled")
+
+
+def test_the_events_of_a_run_that_is_stopped_are_read_to_their_end() -> None:
+    context = StoppedContext()
+    events = CommandEvents(context)  # type: ignore[arg-type]
+
+    read(
+        events,
+        b'{"event": "artifact", "name": "a", "text": "t"}\n{"event": "result", "output": 1}\n',
+    )
+
+    assert context.calls == [
+        ("log", ("an event came too late", {"error": "the run is stopped: cancelled"}))
+    ]
+    assert events.result == 1
+
+
 def test_a_line_that_is_too_long_is_left_out() -> None:
     source, target = os.pipe()
     os.write(target, b"ok\n" + b"x" * 30 + b"\nfine\n" + b"y" * 25)

@@ -15,6 +15,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
+from overnight.handlers.control_exceptions import Stopped
 from overnight_worker.run_context import RunContext
 
 MAX_LINE_BYTES: Final = 1 << 20
@@ -54,6 +55,9 @@ class CommandEvents:
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
             self._context.log("an event was ignored", error=str(error), line=shown)
+        except Stopped as stop:
+            # The command ends soon; until then it must not wait for somebody to read its events.
+            self._context.log("an event came too late", error=f"the run is stopped: {stop.reason}")
         except Exception as error:  # noqa: BLE001 - no event may end the run
             self._context.log("an event could not be applied", error=str(error))
 
