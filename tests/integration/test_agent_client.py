@@ -129,6 +129,10 @@ def test_a_closed_port_and_an_unknown_host_cannot_have_got_the_task() -> None:
     assert isinstance(submit("http://no-such-host.invalid"), NotSent)
 
 
+def test_a_url_that_no_request_can_have_cannot_have_got_the_task() -> None:
+    assert isinstance(submit(f"http://127.0.0.1:{free_port()}/\x7f"), NotSent)
+
+
 @pytest.mark.parametrize(
     ("action", "answer"), [(REDIRECT, Rejected(307)), (HANG, NoAnswer("timeout"))]
 )

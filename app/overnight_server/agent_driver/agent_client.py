@@ -184,12 +184,7 @@ class AgentClient:
             async with asyncio.timeout(seconds):
                 request = await self._build(method, path, body, headers or {}, seconds)
                 return await self._answer(request, keeps_body=keeps_body)
-        except (
-            AddressRefused,
-            socket.gaierror,
-            httpx2.ConnectError,
-            httpx2.ConnectTimeout,
-        ) as error:
+        except NOT_CONNECTED as error:
             raise AgentUnreachable(_reason(error, "no connection"), was_sent=False) from None
         except (TimeoutError, httpx2.TimeoutException):
             raise AgentUnreachable(TIMEOUT, was_sent=True) from None
