@@ -142,7 +142,7 @@ def test_a_payload_has_secrets_of_its_user_alone(harness: WorkerHarness) -> None
     assert harness.reaches(own, "completed")["output"]["text"] == "1"
     row = harness.reaches(of_all, "dead_lettered")
     assert row["failure_reason"] == "auth_failure"
-    assert "TEAM_KEY of its own for this user" in row["error"]
+    assert "TEAM_KEY of the task's owner" in row["error"]
 
 
 @pytest.mark.usefixtures("worker")

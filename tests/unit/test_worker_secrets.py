@@ -81,6 +81,18 @@ def test_the_secret_of_another_user_cannot_be_referenced(monkeypatch: pytest.Mon
         assert resolve(f"secret:{name}", ADA) == f"secret:{name}"
 
 
+def test_a_missing_secret_of_the_owner_is_named_with_its_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SECRET_GIT", "everybody's own")
+
+    with pytest.raises(SecretMissing) as refusal:
+        resolve("secret:GIT", ADA, own_only=True)
+
+    variable = f"SECRET_GIT__{str(ADA).replace('-', '_')}"
+    assert f"no secret GIT of the task's owner; set {variable} to 8" in str(refusal.value)
+
+
 def test_a_secret_is_masked_in_every_encoding_and_in_names() -> None:
     add_secret('pa"ss/word+1')
     add_secret('pa"ss/word+1 and more')

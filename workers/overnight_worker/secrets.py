@@ -27,10 +27,9 @@ class SecretMissing(Exception):
 
     error_class = "auth_failure"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, secret: str, variable: str) -> None:
         super().__init__(
-            f"this worker has no secret {name};"
-            f" set SECRET_{name} to {MIN_LENGTH} characters or more"
+            f"this worker has no secret {secret}; set {variable} to {MIN_LENGTH} characters or more"
         )
 
 
@@ -61,7 +60,9 @@ def _secret(name: str, user_id: UserId, *, own_only: bool) -> str:
     if not value and not own_only:
         value = os.environ.get(f"SECRET_{name}", "")
     if len(value) < MIN_LENGTH:
-        raise SecretMissing(f"{name} of its own for this user" if own_only else name)
+        if own_only:
+            raise SecretMissing(f"{name} of the task's owner", user_variable)
+        raise SecretMissing(name, f"SECRET_{name}")
     add_secret(value)
     run_output.install()
     return value
