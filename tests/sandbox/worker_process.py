@@ -36,6 +36,7 @@ from overnight_worker.sandbox import (
     start_sandbox,
     usable_rungs,
 )
+from overnight_worker.sandbox.pid1 import RT_SIGACTION, SIGNAL_SET_BYTES
 from overnight_worker.sandbox.proxy import Connect
 
 ADD_KEY = {"x86_64": 248, "aarch64": 217}
@@ -65,6 +66,13 @@ def add_canary_key() -> None:
     """Put a key into the session keyring, which all namespaces of a session share."""
     libc = ctypes.CDLL(None)
     libc.syscall(ADD_KEY[os.uname().machine], b"user", CANARY.encode(), b"x", 1, SESSION_KEYRING)
+
+
+def ignore_signal_32() -> None:
+    """Ignore the signal that the C library keeps for itself, as the parent of a worker may."""
+    action = signal.SIG_IGN.to_bytes(8, sys.byteorder) + bytes(24)
+    libc = ctypes.CDLL(None)
+    libc.syscall(RT_SIGACTION[os.uname().machine], 32, action, None, SIGNAL_SET_BYTES)
 
 
 def open_canary_sockets(folder: Path) -> tuple[list[socket.socket], dict[str, str]]:
@@ -206,6 +214,7 @@ def main() -> None:
     become(user)
     # A pool process of a worker ignores what a command must not ignore.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    ignore_signal_32()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1, signal.SIGTERM])
     os.umask(0o077)
     os.environ["OVERNIGHT_CANARY"] = CANARY

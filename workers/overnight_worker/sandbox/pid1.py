@@ -31,6 +31,12 @@ if TYPE_CHECKING:  # importing them would double the time that this program take
     from typing import Any, NoReturn
 
 PR_SET_DUMPABLE = 4
+RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
+# The C library keeps these two for itself and refuses to change them.
+C_LIBRARY_SIGNALS = (32, 33)
+# The kernel's struct: the default handler is 0; no flags, no function to return by, no mask.
+DEFAULT_ACTION = bytes(32)
+SIGNAL_SET_BYTES = 8
 STDERR = 2
 EVENTS = 3
 NOT_EXECUTABLE = 126
@@ -230,11 +236,12 @@ def become_command(config: dict[str, Any]) -> NoReturn:
 
 def restore_signals() -> None:
     """Block and ignore no signal: a command inherits both from its worker and from Python."""
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        try:
-            signal.signal(number, signal.SIG_DFL)
-        except OSError:  # the C library keeps two for itself
-            continue
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *C_LIBRARY_SIGNALS}:
+        signal.signal(number, signal.SIG_DFL)
+    syscall = ctypes.CDLL(None).syscall
+    system_call = RT_SIGACTION[os.uname().machine]
+    for kept in C_LIBRARY_SIGNALS:
+        syscall(system_call, kept, DEFAULT_ACTION, None, SIGNAL_SET_BYTES)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
