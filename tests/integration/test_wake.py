@@ -138,6 +138,22 @@ def test_a_wake_up_on_a_closed_connection_is_received_all_the_same(
     assert listener.wait(LONG, threading.Event()) is True
 
 
+def test_a_cancel_on_a_closed_connection_is_received_all_the_same(
+    redis: EmbeddedRedis, prefix: str, waker: Waker, listener: WakeUpListener
+) -> None:
+    runs = WakeUpListener(redis.url, prefix, CANCELS_CHANNEL)
+    assert runs.wait(LONG, threading.Event()) is True
+    waker.wake()
+    assert listener.wait(LONG, threading.Event()) is True
+    with Redis.from_url(redis.url) as client:
+        assert client.client_kill_filter(_type="normal", skipme=True)
+
+    waker.cancel_requested()
+
+    assert runs.wait(LONG, threading.Event()) is True
+    runs.close()
+
+
 def test_a_thousand_wake_ups_become_a_few_messages(
     redis: EmbeddedRedis, prefix: str, waker: Waker
 ) -> None:

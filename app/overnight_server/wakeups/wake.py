@@ -3,7 +3,7 @@
 Channels: idle slots of workers, dispatchers, worker processes that are running a task, and one for
 each task's log, which says only that the log has grown.
 Idle slots can start a task sooner than a Celery message could, so they are woken before the
-dispatchers. Nothing here is retried: a lost wake-up costs at most one poll interval, or for a
+dispatchers. While Redis is down, wake-ups are lost; each costs at most one poll interval, or for a
 cancel one heartbeat interval.
 """
 
@@ -164,6 +164,18 @@ def log_channel(prefix: str, task_id: TaskId) -> str:
 
 
 def _publish(connection: Connection, channel: str) -> int:
+    """Publish a message and return how many received it.
+
+    It is tried a second time, because Redis may have closed the connection since its last use.
+    """
+    try:
+        return _publish_once(connection, channel)
+    except redis.ConnectionError:
+        connection.disconnect()
+        return _publish_once(connection, channel)
+
+
+def _publish_once(connection: Connection, channel: str) -> int:
     connection.send_command("PUBLISH", channel, "")
     return int(connection.read_response())
 
