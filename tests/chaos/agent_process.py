@@ -46,10 +46,19 @@ def _work(task: dict[str, Any], report: Callable[..., None]) -> None:
         raise RuntimeError(f"attempt {task['attempt']} fails on purpose")
 
 
+class AgentServer(ThreadingHTTPServer):
+    """Serves one agent; drivers that are killed leave broken connections, which are no error."""
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print a trace, as the base class does, unless the caller has gone away."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def serve(port: int) -> None:
     """Serve one agent for ever."""
     requests = type("AgentRequests", (example.Requests,), {"agent": example.Agent(SECRET, SLOTS)})
-    ThreadingHTTPServer(("127.0.0.1", port), requests).serve_forever()
+    AgentServer(("127.0.0.1", port), requests).serve_forever()
 
 
 def main(ports: list[int]) -> None:
