@@ -65,6 +65,8 @@ def _keep_files(context: RunContext, workspace: Path) -> None:
         context.log("the rest of out/ was not kept", error=str(error))
     for name, reason in files.skipped.items():
         context.log("a file of out/ was not kept", file=name, reason=reason)
+    if files.more_skipped:
+        context.log("more of out/ was not kept", entries=files.more_skipped)
 
 
 def _keep(context: RunContext, name: str, content: bytes) -> None:

@@ -28,6 +28,7 @@ OWNER_ONLY: Final = 0o700
 CHUNK_BYTES: Final = 1 << 20
 # Folders deeper than this are not searched.
 MAX_DEPTH: Final = 64
+MAX_SKIPPED: Final = 50
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -51,7 +52,9 @@ class CollectedFile:
 class FileCollector:
     """Iterates over the regular files of a folder in a workspace, in the order of their names.
 
-    `skipped` has the path of everything else, with the reason; it is complete after the iteration.
+    `skipped` has the paths of the first MAX_SKIPPED others, with the reason; `more_skipped` counts
+    the rest that was looked at. Both are complete after the iteration, which ends when `max_files`
+    were yielded: a command can leave millions of files.
     """
 
     workspace: Path
@@ -59,6 +62,7 @@ class FileCollector:
     max_files: int = 200
     max_bytes: int = 1 << 30
     skipped: dict[str, str] = field(default_factory=dict)
+    more_skipped: int = 0
 
     def __iter__(self) -> Iterator[CollectedFile]:
         """Yield each file, and close it when the next one is asked for."""
@@ -75,8 +79,8 @@ class FileCollector:
         for path, descriptor in self._regular_files(top):
             try:
                 if count == self.max_files:
-                    self.skipped[path] = f"only {self.max_files} files are collected"
-                    continue
+                    self._skip(path, f"only {self.max_files} files are collected")
+                    return
                 count += 1
                 chunks = _Chunks(descriptor, bytes_left)
                 yield CollectedFile(path, chunks)
@@ -93,7 +97,7 @@ class FileCollector:
                 directory = open_beneath(top, f"{self.folder}/{path}", os.O_DIRECTORY)
             except OSError as error:
                 if path or error.errno != errno.ENOENT:
-                    self.skipped[path or self.folder] = _reason(error)
+                    self._skip(path or self.folder, _reason(error))
                 continue
             try:
                 names = sorted(os.listdir(directory))  # noqa: PTH208 - it is open
@@ -107,10 +111,10 @@ class FileCollector:
             path.encode()
             descriptor = open_beneath(top, f"{self.folder}/{path}")
         except UnicodeEncodeError:
-            self.skipped[ascii(path)] = "its name is not UTF-8"
+            self._skip(ascii(path), "its name is not UTF-8")
             return
         except OSError as error:
-            self.skipped[path] = _reason(error)
+            self._skip(path, _reason(error))
             return
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode):
@@ -118,11 +122,17 @@ class FileCollector:
             return
         os.close(descriptor)
         if not stat.S_ISDIR(mode):
-            self.skipped[path] = "it is not a regular file"
+            self._skip(path, "it is not a regular file")
         elif path.count("/") >= MAX_DEPTH:
-            self.skipped[path] = f"folders are searched {MAX_DEPTH} levels deep"
+            self._skip(path, f"folders are searched {MAX_DEPTH} levels deep")
         else:
             unvisited.append(path)
+
+    def _skip(self, path: str, reason: str) -> None:
+        if len(self.skipped) < MAX_SKIPPED:
+            self.skipped[path] = reason
+        else:
+            self.more_skipped += 1
 
 
 class _Chunks:
