@@ -18,6 +18,7 @@ OvernightError                 base of all errors
 │   ├── BulkNotFound           the user has no such bulk operation
 │   ├── TriggerNotFound        no such trigger, or it has already fired
 │   ├── ArtifactNotFound       the user has no such artifact
+│   ├── ArtifactChanged        a later run has replaced the artifact while it was read
 │   ├── AgentNotFound          the user has no such agent
 │   ├── KeyNotFound            the user has no such active API key
 │   ├── UserNotFound           no such user
@@ -40,6 +41,7 @@ OvernightError                 base of all errors
 │   ├── TooManyStreams         the user's limit of open streams and long polls is reached
 │   ├── QueueFull              the limit of waiting tasks of all users is reached
 │   ├── MonthlyLimitReached    the hours of the billing month are used up
+│   ├── StorageLimitReached    the user's artifacts would take more room than they may
 │   ├── UserDisabled           the task's owner is disabled; no new tasks are accepted
 │   ├── SpawnTooDeep           the task is too many levels below the submitted one to spawn
 │   ├── TooManyChildren        the task has spawned as many tasks as it may
@@ -50,6 +52,7 @@ OvernightError                 base of all errors
 │   ├── TaskStopping           a stop of the task has been requested
 │   ├── StaleAttempt           the attempt no longer holds its task
 │   ├── Overloaded             the service is too busy, or stops; `retry_after` says how long
+│   ├── StoreUnavailable       the service cannot use its artifact store
 │   └── Unavailable            the service cannot use its database
 ├── Unreachable                the service did not respond
 ├── NotUnderstood              the response is not one of an Overnight service
@@ -269,6 +272,16 @@ class ArtifactNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such artifact")
+
+
+class ArtifactChanged(Refused):
+    """A later run of the task has replaced the content since the first part was read."""
+
+    code = "ARTIFACT_CHANGED"
+    status = 412
+
+    def __init__(self) -> None:
+        super().__init__("a later run has replaced the artifact while it was read; read it again")
 
 
 class AgentNotFound(Refused):
@@ -522,6 +535,22 @@ class MonthlyLimitReached(Refused):
         )
 
 
+class StorageLimitReached(Refused):
+    """The artifacts of the user would take more room than the plan allows."""
+
+    code = "STORAGE_LIMIT_REACHED"
+    status = 403
+
+    def __init__(self, stored_bytes: int, more_bytes: int, limit_bytes: int) -> None:
+        super().__init__(
+            f"the user's artifacts take {stored_bytes} of {limit_bytes} bytes, and this one would"
+            f" take {more_bytes} more; delete artifacts, or ask for a larger limit"
+            " (artifact_storage_mb)",
+            stored_bytes=stored_bytes,
+            limit_bytes=limit_bytes,
+        )
+
+
 class UserDisabled(Refused):
     """The task's owner is disabled: running tasks may end and report, but add no tasks."""
 
@@ -631,6 +660,19 @@ class Overloaded(Refused):
 
     def __init__(self, why: str, retry_after: float = 2) -> None:
         super().__init__(f"{why}; try again in {retry_after:g} s", retry_after=retry_after)
+
+
+class StoreUnavailable(Refused):
+    """The service runs, but its artifact store cannot be reached, is full, or lacks a content."""
+
+    code = "ARTIFACT_STORE_UNAVAILABLE"
+    status = 503
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"the service cannot use its artifact store now: {problem}; try again later",
+            retry_after=10,
+        )
 
 
 class Unavailable(Refused):

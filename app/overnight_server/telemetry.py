@@ -140,6 +140,16 @@ class LogEvent(Enum):
         "queue_id epoch lines",
         "Lines of a run's log were not written before its claim ended, and are lost.",
     )
+    ARTIFACT_DELETED = (
+        INFO,
+        "artifact_id queue_id actor",
+        "A user deleted an artifact of a task.",
+    )
+    ARTIFACT_STORE_FAILED = (
+        WARN,
+        "operation error",
+        "The artifact store is full, or cannot be reached, or refuses an operation.",
+    )
     LOCK_RELEASED = (
         WARN,
         "lock_key queue_id actor",
@@ -149,7 +159,7 @@ class LogEvent(Enum):
         INFO,
         (
             "user_id actor plan_tier max_concurrent_agents monthly_agent_hours_limit max_pending"
-            " max_tasks_per_dag disabled"
+            " max_tasks_per_dag artifact_storage_mb disabled"
         ),
         "An operator changed a user's plan or limits.",
     )

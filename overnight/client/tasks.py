@@ -3,7 +3,10 @@
 import builtins
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import IO, Any, Unpack
+
+import httpx2
 
 from overnight.client.calls import (
     Call,
@@ -47,6 +50,20 @@ def task_create(title: str, fields: Mapping[str, Any]) -> TaskCreate:
     """
     values = {"idempotency_key": f"auto-{uuid.uuid4()}", "title": title} | without_none(fields)
     return validate(TaskCreate, values)
+
+
+@dataclass(frozen=True)
+class _PartOfContent:
+    content: bytes
+    total: int
+    etag: str | None
+
+
+def _part_of_content(response: httpx2.Response) -> _PartOfContent:
+    """Return the bytes of a response and the size of the whole content."""
+    _, _, total = response.headers.get("Content-Range", "").rpartition("/")
+    size = int(total) if total.isdecimal() else len(response.content)
+    return _PartOfContent(response.content, size, response.headers.get("ETag"))
 
 
 class Tasks(Group[D]):
@@ -163,15 +180,25 @@ class Tasks(Group[D]):
 
     @operation
     def save_artifact(self, artifact_id: str, file: IO[bytes]) -> PlanSteps[int]:
-        """Write the content of one artifact to a file, in parts; return its size in bytes."""
-        size = (yield from read(Artifact, path("artifacts", artifact_id))).size
-        url, start = path("artifacts", artifact_id, "content"), 0
-        while start < size:
-            headers = {"Range": f"bytes={start}-{min(start + PART_BYTES, size) - 1}"}
-            part = yield from Call("GET", url, lambda response: response.content, headers=headers)
-            file.write(part)
-            start += len(part)
-        return start
+        """Write the content of one artifact to a file, in parts; return its size in bytes.
+
+        Raises ArtifactChanged if a later run of its task replaces it meanwhile.
+        """
+        url, start, etag = path("artifacts", artifact_id, "content"), 0, None
+        while True:
+            headers = {"Range": f"bytes={start}-{start + PART_BYTES - 1}"}
+            if etag is not None:
+                headers["If-Match"] = etag
+            part = yield from Call("GET", url, _part_of_content, headers=headers)
+            file.write(part.content)
+            start, etag = start + len(part.content), part.etag
+            if start >= part.total or not part.content:
+                return start
+
+    @operation
+    def delete_artifact(self, artifact_id: str) -> Call[None]:
+        """Delete an artifact for good; a task that refers to it reads None."""
+        return Call("DELETE", path("artifacts", artifact_id), lambda _response: None)
 
     @operation
     def cancel(self, task_id: str) -> Call[CancelResult]:

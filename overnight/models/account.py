@@ -267,8 +267,21 @@ class NightUsage(ResponseModel):
     limit_usd: float | None = Field(None, description="The night's budget; null means no limit.")
 
 
+class ArtifactUsage(ResponseModel):
+    """How many artifacts are stored, and how much room they take.
+
+    What runs stored that were lost counts until it is deleted, a day later.
+    """
+
+    number: int = Field(description="How many artifacts are stored.")
+    bytes: int = Field(description="Their size in bytes; equal contents count each time.")
+    limit_bytes: int | None = Field(
+        None, description="The largest size of all together; null means no limit."
+    )
+
+
 class Usage(ResponseModel):
-    """The hours of this billing month and the money of this night."""
+    """The hours of this billing month, the money of this night, and the stored artifacts."""
 
     period_started_at: datetime = Field(description="When the billing month began.")
     resets_at: datetime = Field(description="When the hours are reset.")
@@ -276,6 +289,7 @@ class Usage(ResponseModel):
     hours_reserved: float = Field(description="The hours reserved for running tasks.")
     hours_limit: float | None = Field(None, description="The limit of hours; null means no limit.")
     night: NightUsage = Field(description="The money of this night.")
+    artifacts: ArtifactUsage = Field(description="The artifacts that are stored.")
 
 
 class DayUsage(ResponseModel):

@@ -74,6 +74,9 @@ class UserChanges(RequestModel):
         le=MOST,
         description="Number of tasks in one graph; null is the deployment's limit.",
     )
+    artifact_storage_mb: WholeNumber | None = Field(
+        None, ge=0, le=MOST, description="MB of artifacts that may be stored; null is the plan's."
+    )
     on_exhausted: Literal["reject", "hold"] | None = Field(
         None, description="Whether submits are rejected or held when the hours are used up."
     )
@@ -96,6 +99,7 @@ class UserFields(TypedDict, total=False):
     monthly_agent_hours_limit: int | None
     max_pending: int | None
     max_tasks_per_dag: int | None
+    artifact_storage_mb: int | None
     on_exhausted: str
     night_budget_usd: float | None
     window: Mapping[str, str] | None

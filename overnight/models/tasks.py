@@ -529,6 +529,14 @@ class UserLimits(ResponseModel):
     )
     next_night_at: datetime | None = Field(None, description="When the next night begins.")
     window: str | None = Field(None, description="When your tasks may start; null means any time.")
+    artifact_max_mb: float = Field(0.0, description="The largest artifact, in MB.")
+    artifact_task_mb: float = Field(
+        0.0, description="The largest size of all artifacts of one task, in MB."
+    )
+    artifact_storage_mb: int | None = Field(
+        None, description="The MB of artifacts that may be stored; null means no limit."
+    )
+    artifact_stored_mb: float = Field(0.0, description="The MB of artifacts that are stored.")
 
 
 class ExpectedTime(ResponseModel):

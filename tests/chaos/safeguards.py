@@ -205,8 +205,8 @@ MUTANTS: Final = (
         "the rule that a lost run promotes no artifact",
         (
             "app/overnight_server/outcome/settle.py",
-            "ending.claim) for ending in won if not isinstance(ending.result, BROKEN_OFF)}",
-            "ending.claim) for ending in won}",
+            "in with_artifacts and not isinstance(ending.result, BROKEN_OFF):",
+            "in with_artifacts:",
         ),
         {
             f"{TESTS}/test_artifacts.py"
@@ -235,6 +235,30 @@ MUTANTS: Final = (
         {
             f"{TESTS}/test_run_logs.py"
             "::test_a_holder_that_lost_its_claim_can_neither_write_nor_cut": "assert",
+        },
+    ),
+    Mutant(
+        "the limit of what a user stores",
+        (
+            "app/overnight_server/outcome/artifacts.py",
+            "    if stored > caps.max_stored_bytes:",
+            "    if False:",
+        ),
+        {
+            f"{TESTS}/test_artifact_limits.py"
+            "::test_a_user_stores_no_more_than_the_limit": "DID NOT RAISE",
+        },
+    ),
+    Mutant(
+        "the question whether another artifact needs a content that is deleted",
+        (
+            "app/overnight_server/artifact_store/delete_blobs.py",
+            "    if needed_blobs(tx, [digest]):",
+            "    if False:",
+        ),
+        {
+            f"{TESTS}/test_artifact_retention.py"
+            "::test_a_deleted_artifact_leaves_a_content_that_another_one_needs": "BlobNotFound",
         },
     ),
 )

@@ -1,15 +1,19 @@
 """Both artifact stores: contents by digest, parts of them, and the rows that need them."""
 
+import errno
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from overnight.errors import InvalidRequest
+from overnight.errors import InvalidRequest, StaleAttempt, StoreUnavailable
+from overnight_server.artifact_store.delete_blobs import delete_if_unneeded
 from overnight_server.artifact_store.folder import UNFINISHED, UNFINISHED_SECONDS, FolderStore
 from overnight_server.artifact_store.store import (
     ArtifactStore,
@@ -31,6 +35,7 @@ from overnight_server.outcome.artifacts import (
     NewArtifact,
     store_artifact,
 )
+from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.outcome.inputs import inputs_of
 from overnight_server.store.db import Db
 from tests.support.deployment import Deployment
@@ -101,6 +106,21 @@ def test_a_part_of_a_content_is_read(store: ArtifactStore, start: int, end: int 
     store.put(io.BytesIO(LARGE), max_bytes=MAX)
 
     assert b"".join(store.open(DIGEST, start, end)) == LARGE[start:end]
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, None), (7, 100_000), (199_990, 300_000)])
+def test_a_large_content_is_read_with_several_requests(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, start: int, end: int | None
+) -> None:
+    """The time of a request is limited, however slow the reader is."""
+    monkeypatch.setattr("overnight_server.artifact_store.s3.READ_BYTES", 30_000)
+    monkeypatch.setattr("overnight_server.artifact_store.folder.PART_BYTES", 30_000)
+    store.put(io.BytesIO(LARGE), max_bytes=MAX)
+
+    parts = list(store.open(DIGEST, start, end))
+
+    assert b"".join(parts) == LARGE[start:end]
+    assert all(len(part) <= 30_000 for part in parts)
 
 
 def test_a_content_that_grows_too_large_leaves_nothing(store: ArtifactStore) -> None:
@@ -263,7 +283,7 @@ def test_a_blob_that_was_just_deleted_is_put_again_before_its_row_is_stored(
     late = Rival(connect, "late", store_artifact, run.claim, artifact, ArtifactCaps(), folder)
 
     with connect("sweep").engine.begin() as tx:
-        assert orphan_blobs._delete(folder, DIGEST, tx)
+        assert delete_if_unneeded(folder, DIGEST, tx)
         queue_up(connect, [late])
         folder.delete(DIGEST)
 
@@ -290,3 +310,96 @@ def test_a_row_that_is_being_stored_keeps_its_blob(
 
     assert sweep.answer() == 0
     assert folder.has(DIGEST)
+
+
+class SlowStore(FolderStore):
+    """A store that answers only when it is told to."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.was_asked, self.may_answer = threading.Event(), threading.Event()
+
+    def has(self, digest: str) -> bool:
+        self.was_asked.set()
+        assert self.may_answer.wait(60)
+        return super().has(digest)
+
+
+def test_a_slow_store_delays_neither_heartbeats_nor_the_end_of_the_run(
+    deployment: Deployment, run: Run, tmp_path: Path, connect: Callable[..., Db]
+) -> None:
+    slow = SlowStore(tmp_path / "blobs")
+    artifact = NewArtifact("report", "bytes", LARGE)
+    late = Rival(connect, "late", store_artifact, run.claim, artifact, ArtifactCaps(), slow)
+    late.start()
+    assert slow.was_asked.wait(60)
+
+    answer = heartbeat(deployment.dispatcher, run.claim, lease=timedelta(seconds=30))
+    assert answer is HeartbeatAnswer.CONTINUE
+    assert deployment.settle(run, Returned())
+    slow.may_answer.set()
+
+    with pytest.raises(StaleAttempt):
+        late.answer()
+    assert digests(slow) == []
+    assert not deployment.rows("SELECT * FROM staged_artifacts")
+
+
+def test_a_full_store_is_reported_without_its_path(
+    deployment: Deployment, run: Run, folder: FolderStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(_descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/secret/place")
+
+    monkeypatch.setattr("overnight_server.artifact_store.folder.os.fsync", no_room)
+
+    with pytest.raises(StoreUnavailable, match="No space left on device") as refused:
+        stage(deployment, run, folder, LARGE)
+
+    assert "secret" not in refused.value.message
+    assert digests(folder) == []
+    assert not list((folder._root / UNFINISHED).iterdir())
+
+
+def test_a_bucket_that_cannot_be_reached_is_reported(
+    deployment: Deployment, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "none")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "none")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    away = open_store("s3://nowhere/prefix")
+    assert away is not None
+
+    for use in (
+        lambda: stage(deployment, run, away, LARGE),
+        lambda: away.has(DIGEST),
+        lambda: away.open(DIGEST),
+        lambda: away.delete(DIGEST),
+        lambda: list(away.blobs()),
+    ):
+        with pytest.raises(StoreUnavailable, match="it does not answer"):
+            use()
+
+
+def test_a_bucket_that_does_not_exist_is_reported(
+    s3_variables: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in s3_variables.items():
+        monkeypatch.setenv(name, value)
+    missing = open_store("s3://no-such-bucket/prefix")
+    assert missing is not None
+
+    with pytest.raises(StoreUnavailable):
+        missing.put(io.BytesIO(LARGE), max_bytes=MAX)
+
+
+def test_a_run_that_was_killed_between_put_and_row_leaves_an_orphan_for_the_sweep(
+    deployment: Deployment, run: Run, store: ArtifactStore, no_grace: None
+) -> None:
+    artifacts._keep(NewArtifact("report", "bytes", LARGE), ArtifactCaps(), store)
+    assert digests(store) == [DIGEST]
+
+    assert delete_orphan_blobs(deployment.dispatcher, store) == 1
+    assert digests(store) == []

@@ -175,6 +175,12 @@ UPDATE lanes SET plan_weight = 4 WHERE user_id = :user;
 UPDATE lanes SET window_closed = true WHERE user_id = :user;
 UPDATE users SET window_zone = 'UTC', window_from = '22:00', window_to = '06:00' WHERE id = :user;
 
+-- name: artifact_usage
+INSERT INTO artifact_usage (user_id, artifacts, bytes) VALUES (:user, 1, 0)
+    ON CONFLICT (user_id) DO UPDATE SET artifacts = artifact_usage.artifacts + 1;
+INSERT INTO artifact_usage (user_id, artifacts, bytes) VALUES (:user, 0, 1)
+    ON CONFLICT (user_id) DO UPDATE SET bytes = artifact_usage.bytes + 1;
+
 -- name: lane_missing
 DELETE FROM lanes WHERE user_id = :other;
 DELETE FROM users WHERE id = :other;

@@ -212,7 +212,7 @@ def _activate(
     policy = StopPolicy(
         limits, start_requested_at=start_requested_at, run_started_at=time.monotonic()
     )
-    full_log = FullLog.of(resources.settings) if run.spec.get("keep_log") is True else None
+    full_log = FullLog.of(resources, run.claim) if run.spec.get("keep_log") is True else None
     copy = None if full_log is None else full_log.write
     log = RunLog(run.claim, resources.log_writer, copy=copy)
     context = RunContext(

@@ -1,14 +1,19 @@
 """The whole output of a run as a compressed file, for tasks that ask for it with `keep_log`."""
 
+import contextlib
 import gzip
 import tempfile
 from typing import BinaryIO, Final, Self, cast
 
-from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
+from overnight.errors import Refused, StaleAttempt, TaskStopping
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import show_task
-from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
-from overnight_server.settings import Settings
+from overnight_server.outcome.artifacts import (
+    ArtifactCaps,
+    NewArtifact,
+    caps_of_user,
+    store_artifact,
+)
 from overnight_server.store.db import DATABASE_ERRORS
 from overnight_server.telemetry import get
 from overnight_worker.resources import WorkerResources
@@ -32,9 +37,12 @@ class FullLog:
         self._is_full = False
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return a new file that may be as large as an artifact, up to MAX_BYTES."""
-        return cls(min(MAX_BYTES, settings.max_artifact_bytes))
+    def of(cls, resources: WorkerResources, claim: Claim) -> Self:
+        """Return a new file that may be as large as an artifact of the task, up to MAX_BYTES."""
+        caps = ArtifactCaps.of(resources.settings)
+        with contextlib.suppress(*DATABASE_ERRORS):
+            caps = caps_of_user(resources.db, claim, caps)
+        return cls(min(MAX_BYTES, caps.max_bytes))
 
     def write(self, text: str) -> None:
         """Add text; when the file is full, a last line says so."""
@@ -64,7 +72,7 @@ def store_full_log(resources: WorkerResources, claim: Claim, log: FullLog) -> No
         store_artifact(resources.db, claim, artifact, caps, resources.artifact_store)
     except (StaleAttempt, TaskStopping):
         return
-    except (InvalidRequest, OSError, *DATABASE_ERRORS) as error:
+    except (Refused, OSError, *DATABASE_ERRORS) as error:
         # The log of a run is no reason to lose its result.
         _log.warning("the log was not kept", queue_id=show_task(claim.task_id), error=error)
     finally:

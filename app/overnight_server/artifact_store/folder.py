@@ -18,6 +18,7 @@ from overnight_server.artifact_store.store import (
     BlobNotFound,
     StoredBlob,
     hashed_copy,
+    store_errors,
 )
 
 # Temporary files, beside the folders of blobs.
@@ -34,6 +35,10 @@ class FolderStore:
 
     def put(self, content: IO[bytes], *, max_bytes: int) -> Blob:
         """Keep a content for good; putting it again only renews its time."""
+        with store_errors("put", OSError):
+            return self._put(content, max_bytes)
+
+    def _put(self, content: IO[bytes], max_bytes: int) -> Blob:
         unfinished = self._root / UNFINISHED
         unfinished.mkdir(mode=0o700, parents=True, exist_ok=True)
         with hashed_copy(content, max_bytes=max_bytes, folder=unfinished) as (copy, blob):
@@ -52,14 +57,16 @@ class FolderStore:
     def open(self, digest: str, start: int = 0, end: int | None = None) -> Iterator[bytes]:
         """Yield the bytes of a blob; BlobNotFound is raised at once, not with the first byte."""
         try:
-            file = self._path(digest).open("rb")
-        except FileNotFoundError:
+            with store_errors("open", PermissionError):
+                file = self._path(digest).open("rb")
+        except (FileNotFoundError, NotADirectoryError):
             raise BlobNotFound(digest) from None
         return _parts(file, start, end)
 
     def delete(self, digest: str) -> None:
         """Delete the file of a blob."""
-        self._path(digest).unlink(missing_ok=True)
+        with store_errors("delete", OSError):
+            self._path(digest).unlink(missing_ok=True)
 
     def blobs(self, after: str = "") -> Iterator[StoredBlob]:
         """Yield the blobs in order; delete what interrupted puts left two days ago."""

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Protocol
 
+from overnight.errors import StoreUnavailable
+from overnight_server.telemetry import LogEvent, emit
+
 PART_BYTES = 1024 * 1024
 DIGEST = re.compile(r"[0-9a-f]{64}")
 S3_PREFIX = "s3://"
@@ -18,24 +21,21 @@ class BlobTooLarge(Exception):
     """The content is larger than it may be."""
 
 
-class BlobNotFound(Exception):
+class BlobNotFound(StoreUnavailable):
     """The store has no blob of this digest."""
 
     def __init__(self, digest: str) -> None:
         super().__init__(
-            f"the artifact store has no blob {digest}; restore the store, or set"
-            " OVERNIGHT_ARTIFACT_STORE to the one that has it"
+            f"it has no blob {digest}; restore it, or set OVERNIGHT_ARTIFACT_STORE to the store"
+            " that has it"
         )
 
 
-class StoreMissing(Exception):
+class StoreMissing(StoreUnavailable):
     """An artifact is in a store, but the settings name none."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "the content is in an artifact store; set OVERNIGHT_ARTIFACT_STORE to its folder or"
-            " bucket"
-        )
+        super().__init__("none is set; set OVERNIGHT_ARTIFACT_STORE to its folder or bucket")
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,10 @@ class StoredBlob:
 
 
 class ArtifactStore(Protocol):
-    """Keeps contents by their digest; every operation may be repeated."""
+    """Keeps contents by their digest; every operation may be repeated.
+
+    Each raises StoreUnavailable if the store is full or cannot be reached.
+    """
 
     def put(self, content: IO[bytes], *, max_bytes: int) -> Blob:
         """Keep a content for good, and return its digest and size; raise BlobTooLarge."""
@@ -105,6 +108,20 @@ def read_parts(
 def read_all(content: bytes | None, digest: str | None, store: ArtifactStore | None) -> bytes:
     """Return the whole of a content that is in a row or in a store; raise StoreMissing."""
     return b"".join(read_parts(content, digest, store))
+
+
+@contextmanager
+def store_errors(operation: str, *kinds: type[Exception]) -> Iterator[None]:
+    """Raise StoreUnavailable for errors of these kinds; the log says what they were.
+
+    The message names no folder and no host, because users see it.
+    """
+    try:
+        yield
+    except kinds as error:
+        emit(LogEvent.ARTIFACT_STORE_FAILED, operation=operation, error=error)
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise StoreUnavailable(reason or "it does not answer") from error
 
 
 @contextmanager

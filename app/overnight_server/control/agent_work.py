@@ -6,9 +6,10 @@ same work under the same rules.
 
 from base64 import b64encode
 from dataclasses import dataclass
+from typing import Final
 
 from overnight.models.agents import ClaimedTask
-from overnight_server.artifact_store.store import ArtifactStore
+from overnight_server.artifact_store.store import ArtifactStore, BlobNotFound
 from overnight_server.control.agents import AgentRegistration
 from overnight_server.control.claim_tokens import ClaimHolder, token_of
 from overnight_server.domain.ids import show_dag, show_task
@@ -16,9 +17,12 @@ from overnight_server.domain.results import Raised
 from overnight_server.gate.claim import ClaimSettings, claim_for_agent
 from overnight_server.gate.dispatch_log import log_dispatch_failed
 from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_claim
-from overnight_server.outcome.inputs import inputs_of
+from overnight_server.outcome.inputs import InputsTooLarge, inputs_of
 from overnight_server.outcome.start import start
 from overnight_server.store.db import Db
+
+# What one response to an agent may have of artifacts: the process has all of it in memory.
+MAX_ARTIFACT_BYTES: Final = 32_000_000
 
 
 @dataclass(frozen=True)
@@ -59,17 +63,28 @@ def claim_next_work(
         held_claim = read_claim(gate_db, claimed.claim, agent.lease)
         try:
             return AgentWork(held_claim, work_as_json(gate_db, agent, held_claim, store))
+        except (InputsTooLarge, BlobNotFound) as error:
+            _fail_for_good(db, held_claim, f"the task's inputs cannot be sent to an agent: {error}")
         except (ValueError, RecursionError) as error:
-            _fail_for_good(db, held_claim, error)
+            reason = f"the task's inputs cannot be sent to an agent as JSON: {type(error).__name__}"
+            _fail_for_good(db, held_claim, reason)
 
 
 def work_as_json(
     gate_db: Db, agent: AgentRegistration, held_claim: HeldClaim, store: ArtifactStore | None
 ) -> bytes:
-    """Return a claimed task as JSON; raise ValueError or RecursionError if that fails."""
+    """Return a claimed task as JSON; raise ValueError or RecursionError if that fails.
+
+    Raises InputsTooLarge if the artifacts that it reads have more than MAX_ARTIFACT_BYTES, and
+    BlobNotFound if the content of one is lost.
+    """
     run = held_claim.run
     task_id = run.claim.task_id
-    inputs = inputs_of(gate_db, run.user_id, task_id, store) if run.is_linked else {}
+    inputs = (
+        inputs_of(gate_db, run.user_id, task_id, store, max_artifact_bytes=MAX_ARTIFACT_BYTES)
+        if run.is_linked
+        else {}
+    )
     raw = {name: value for name, value in inputs.items() if isinstance(value, bytes)}
     work = ClaimedTask(
         task_id=show_task(task_id),
@@ -94,10 +109,9 @@ def work_as_json(
     return work.model_dump_json().encode()
 
 
-def _fail_for_good(db: Db, held_claim: HeldClaim, error: Exception) -> None:
-    """Fail a task whose inputs cannot be written as JSON; a retry would fail the same way."""
+def _fail_for_good(db: Db, held_claim: HeldClaim, message: str) -> None:
+    """Fail a task whose inputs cannot be sent; a retry would fail the same way."""
     run = held_claim.run
-    message = f"the task's inputs cannot be sent to an agent as JSON: {type(error).__name__}"
     failure = Raised(
         error_class="invalid_input", message=message, error_type="InvalidInput", retryable=False
     )

@@ -37,7 +37,8 @@ class NoLimit(Enum):
 class Overrides:
     """Exceptions to a plan; None leaves a limit unchanged.
 
-    `NoLimit` gives unlimited hours; for a cap on tasks it restores the cap of the settings.
+    `NoLimit` gives unlimited hours; for a cap on tasks it restores the cap of the settings, for the
+    storage that of the plan.
     """
 
     concurrency: int | None = None
@@ -45,6 +46,7 @@ class Overrides:
     hours: int | NoLimit | None = None
     max_pending: int | NoLimit | None = None
     max_tasks_per_dag: int | NoLimit | None = None
+    artifact_storage_mb: int | NoLimit | None = None
     on_exhausted: OnExhausted | None = None
 
     def columns(self) -> dict[str, object]:
@@ -55,6 +57,7 @@ class Overrides:
             "hours": ("monthly_agent_hours_limit", self.hours, 0),
             "max_pending": ("max_pending", self.max_pending, 0),
             "max_tasks_per_dag": ("max_tasks_per_dag", self.max_tasks_per_dag, 1),
+            "artifact_storage_mb": ("artifact_storage_mb", self.artifact_storage_mb, 0),
         }
         columns: dict[str, object] = {}
         for field, (column, value, minimum) in limits.items():
@@ -192,7 +195,8 @@ def override_limits(
         raise InvalidRequest(
             "limits",
             "no limit was given",
-            legal="concurrency, minutes, hours, max_pending, max_tasks_per_dag or on_exhausted",
+            legal="concurrency, minutes, hours, max_pending, max_tasks_per_dag, artifact_storage_mb"
+            " or on_exhausted",
         )
     db.atomically(lambda tx: _change(tx, user_id, columns))
     _log_change(user_id, actor, columns)
@@ -242,4 +246,5 @@ def _columns(plan: PlanTier, limits: PlanLimits) -> dict[str, object]:
         "max_concurrent_agents": limits.max_concurrent_agents,
         "max_task_duration_minutes": limits.max_task_duration_minutes,
         "monthly_agent_hours_limit": limits.monthly_agent_hours,
+        "artifact_storage_mb": None,
     }

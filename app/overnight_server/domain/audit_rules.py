@@ -179,6 +179,12 @@ AUDIT_RULES: Final[dict[str, AuditRule]] = {
         "the counters of a bulk operation do not add up",
         "Repeat the operation if tasks were left out, and accept the finding.",
     ),
+    "artifact_usage": AuditRule(
+        SubjectKind.USER,
+        "the number or size of a user's artifacts was counted wrong",
+        REPORT,
+        is_repaired=True,
+    ),
 }
 
 # How ids in the subject and in the detail of a finding are written for people.

@@ -24,8 +24,12 @@ def list_artifacts(db: Db, user_id: UserId, task_id: TaskId) -> list[Artifact]:
 
 @dataclass(frozen=True)
 class StoredContent:
-    """The content of an artifact, in its row or in the store."""
+    """The content of an artifact, in its row or in the store.
 
+    `version` changes when a later run of the task replaces it.
+    """
+
+    version: str
     kind: str
     content: bytes | None
     digest: str | None
@@ -48,7 +52,8 @@ def get_artifact(
     row = db.atomically(lambda tx: tx.execute(statement("view_artifact"), params).one_or_none())
     if row is None:
         raise ArtifactNotFound
-    return _artifact(row), StoredContent(row.kind, row.content, row.digest, store)
+    version = f"{row.epoch}-{row.created_at.timestamp():.6f}"
+    return _artifact(row), StoredContent(version, row.kind, row.content, row.digest, store)
 
 
 def _artifact(row: Row[*tuple[Any, ...]]) -> Artifact:

@@ -12,8 +12,8 @@ from overnight_server.domain.audit_rules import (
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-# The areas that the audit checks: lanes, graphs, tasks and bulk operations.
-AREAS = 4
+# The areas that the audit checks: lanes, graphs, tasks, bulk operations and storage.
+AREAS = 5
 
 
 @dataclass(frozen=True)

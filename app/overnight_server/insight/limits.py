@@ -6,6 +6,8 @@ from overnight.errors import UserNotFound
 from overnight.models.admin import UserLimitsDetail
 from overnight.models.enums import PlanTier
 from overnight_server.domain.ids import UserId
+from overnight_server.domain.plans import BYTES_PER_MB, storage_limit_mb
+from overnight_server.outcome.artifacts import ArtifactCaps
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
@@ -15,17 +17,24 @@ SECONDS_PER_HOUR = 3600
 
 
 def user_limits(
-    db: Db, user_id: UserId, *, default_max_pending: int | None = None
+    db: Db,
+    user_id: UserId,
+    *,
+    default_max_pending: int | None = None,
+    artifact_caps: ArtifactCaps | None = None,
 ) -> UserLimitsDetail:
     """Return the limits of the user's plan, this month's usage and tonight's budget.
 
-    `pending_limit` is the user's own limit, or else `default_max_pending`.
+    `pending_limit` is the user's own limit, or else `default_max_pending`. `artifact_caps` are
+    those of the deployment, which apply besides those of the plan.
     """
     row = read_limits(db, user_id)
     window = window_of(row)
     night, spent = row["night_limit_usd"], row["night_spent_usd"]
+    plan = PlanTier(row["plan"])
+    caps = (artifact_caps or ArtifactCaps()).within(plan, row["artifact_storage_mb"])
     return UserLimitsDetail(
-        plan=PlanTier(row["plan"]),
+        plan=plan,
         max_concurrent_agents=row["max_concurrent_agents"],
         max_task_duration_minutes=row["max_task_duration_minutes"],
         monthly_agent_hours_limit=row["monthly_agent_hours_limit"],
@@ -44,6 +53,10 @@ def user_limits(
         ),
         next_night_at=row["next_night_at"],
         window=None if window is None else f"{window} ({window.at_closing.value})",
+        artifact_max_mb=caps.max_bytes / BYTES_PER_MB,
+        artifact_task_mb=caps.max_total_bytes / BYTES_PER_MB,
+        artifact_storage_mb=storage_limit_mb(plan, row["artifact_storage_mb"]),
+        artifact_stored_mb=round(row["artifact_bytes"] / BYTES_PER_MB, 3),
     )
 
 

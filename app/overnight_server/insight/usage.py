@@ -1,4 +1,4 @@
-"""What a user has used: hours of the billing month, money of the night, and each ledger line."""
+"""What a user has used: hours of the month, money of the night, storage, and each ledger line."""
 
 from decimal import Decimal
 
@@ -6,6 +6,7 @@ from sqlalchemy import Connection, select
 
 from overnight.errors import UserNotFound
 from overnight.models.account import (
+    ArtifactUsage,
     DayUsage,
     LedgerLine,
     NightUsage,
@@ -13,7 +14,9 @@ from overnight.models.account import (
     Usage,
     UsageBreakdown,
 )
+from overnight.models.enums import PlanTier
 from overnight_server.domain.ids import UserId, show_task
+from overnight_server.domain.plans import BYTES_PER_MB, storage_limit_mb
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
 from overnight_server.store.models import LaneRow, LedgerEntryRow
@@ -23,7 +26,7 @@ SECONDS_PER_HOUR = 3600
 
 
 def usage(db: Db, user_id: UserId) -> Usage:
-    """Return what a user has used of this month and this night; raise UserNotFound if unknown.
+    """Return what a user has used and stored; raise UserNotFound if unknown.
 
     A month, night or window that is due begins first.
     """
@@ -59,9 +62,20 @@ def usage(db: Db, user_id: UserId) -> Usage:
                 reserved_usd=float(row.night_reserved_usd),
                 limit_usd=None if row.night_limit_usd is None else float(row.night_limit_usd),
             ),
+            artifacts=_artifacts(tx, user_id),
         )
 
     return db.atomically(work)
+
+
+def _artifacts(tx: Connection, user_id: UserId) -> ArtifactUsage:
+    row = tx.execute(statement("view_artifact_usage"), {"user_id": user_id}).one()
+    limit = storage_limit_mb(PlanTier(row.plan_tier), row.artifact_storage_mb)
+    return ArtifactUsage(
+        number=row.artifacts,
+        bytes=row.bytes,
+        limit_bytes=None if limit is None else limit * BYTES_PER_MB,
+    )
 
 
 def usage_breakdown(db: Db, user_id: UserId) -> UsageBreakdown:

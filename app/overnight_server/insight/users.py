@@ -83,6 +83,7 @@ def list_users(
             UserRow.max_task_duration_minutes,
             UserRow.monthly_agent_hours_limit,
             UserRow.max_pending,
+            UserRow.artifact_storage_mb,
             UserRow.on_exhausted,
             UserRow.night_budget_usd,
             LaneRow.used_seconds,
@@ -142,6 +143,7 @@ def _exceptions(row: Row[*tuple[Any, ...]]) -> list[str]:
         != plan.max_task_duration_minutes,
         f"{'unlimited' if hours is None else hours} hours": hours != plan.monthly_agent_hours,
         f"{row.max_pending} waiting": row.max_pending is not None,
+        f"{row.artifact_storage_mb} MB stored": row.artifact_storage_mb is not None,
         "waits for hours": row.on_exhausted != OnExhausted.REJECT,
     }
     return [limit for limit, is_different in differs.items() if is_different]

@@ -52,8 +52,8 @@ class AuditArea:
     """A kind of row that is checked in slices, in the order of its ids.
 
     `slice` is the statement that returns the last id of the next slice. A slice has at most `rows`
-    rows and stops after `max_weight` (waiting tasks of lanes, tasks of graphs, events of tasks). A
-    pass begins no further slice of the area after `seconds`.
+    rows and stops after `max_weight` (waiting tasks of lanes, tasks of graphs, events of tasks,
+    artifacts of users). A pass begins no further slice of the area after `seconds`.
     """
 
     name: str
@@ -118,6 +118,11 @@ def recount_graph(tx: Connection, violation: Violation) -> None:
     tx.execute(statement("recount_graph"), {"dag_id": UUID(violation.subject)})
 
 
+def recount_artifacts(tx: Connection, violation: Violation) -> None:
+    """Recompute how many artifacts a user has, and their size."""
+    tx.execute(statement("recount_artifact_usage"), {"user_id": violation.user_id})
+
+
 # The detail of a cycle names at most this many tasks.
 SHOWN_TASKS: Final = 20
 
@@ -180,6 +185,14 @@ AREAS: Final = (
         max_weight=1_000,
         seconds=0.05,
         checks=(AuditCheck("bulk_counters", rows_of("audit_bulks")),),
+    ),
+    AuditArea(
+        "storage",
+        "audit_slice_of_storage",
+        rows=1_000,
+        max_weight=50_000,
+        seconds=0.1,
+        checks=(AuditCheck("artifact_usage", rows_of("audit_artifact_usage"), recount_artifacts),),
     ),
 )
 # Checked at the end of each round over the lanes.

@@ -1,18 +1,16 @@
 """Deletes blobs of the artifact store that no artifact needs.
 
-Such a blob is left by a run that was lost between putting it and storing its row, and by an
-artifact that was replaced.
+Such a blob is left by a run that was lost between putting it and storing its row, and by a visible
+artifact that was replaced or deleted.
 """
 
 from functools import partial
 from itertools import islice
 
-from sqlalchemy import Connection
-
+from overnight_server.artifact_store.delete_blobs import delete_if_unneeded, needed_blobs
 from overnight_server.artifact_store.store import ArtifactStore
 from overnight_server.store.db import Db
 from overnight_server.store.pass_limit import PassLimit
-from overnight_server.store.statements import statement
 from overnight_server.store.sweep_positions import set_sweep_position, sweep_position
 
 NAME = "blobs"
@@ -31,7 +29,7 @@ def delete_orphan_blobs(db: Db, store: ArtifactStore, *, reads_all: bool = False
     while page := list(islice(blobs, BATCH)):
         old = [blob.digest for blob in page if blob.age_seconds > KEPT_SECONDS]
         for digest in sorted(set(old) - _needed(db, old)):
-            deleted += db.atomically(partial(_delete, store, digest))
+            deleted += db.atomically(partial(delete_if_unneeded, store, digest))
         position = page[-1].digest
         if len(page) < BATCH or (limit.is_over and not reads_all):
             break
@@ -40,17 +38,4 @@ def delete_orphan_blobs(db: Db, store: ArtifactStore, *, reads_all: bool = False
 
 
 def _needed(db: Db, digests: list[str]) -> set[str]:
-    return db.atomically(lambda tx: _needed_in(tx, digests))
-
-
-def _needed_in(tx: Connection, digests: list[str]) -> set[str]:
-    return set(tx.execute(statement("needed_blobs"), {"digests": digests}).scalars())
-
-
-def _delete(store: ArtifactStore, digest: str, tx: Connection) -> bool:
-    """Delete a blob that no row needs; whoever stores a row for it waits, and puts it again."""
-    tx.execute(statement("lock_blob"), {"digest": digest})
-    if _needed_in(tx, [digest]):
-        return False
-    store.delete(digest)
-    return True
+    return db.atomically(lambda tx: needed_blobs(tx, digests))

@@ -23,5 +23,6 @@ def delete_stale_artifacts(db: Db) -> int:
             lambda tx: int(tx.execute(statement("delete_stale_artifacts"), params).scalar_one())
         )
         total += deleted
-        if deleted < BATCH or limit.is_over:
+        # A batch has rows of one user only, so a small one is not the last.
+        if not deleted or limit.is_over:
             return total

@@ -15,6 +15,7 @@ from overnight_server.fault_points import fault
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.inbox import process_inbox
+from overnight_server.maintenance.artifact_retention import delete_old_artifacts
 from overnight_server.maintenance.audit import audit, audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
@@ -202,9 +203,12 @@ SWEEPS: dict[str, Sweep] = {
         "delete logs of runs that are older than their retention",
     ),
     "artifacts": Sweep(
-        lambda db, _: delete_stale_artifacts(db),
+        lambda db, settings: (
+            delete_stale_artifacts(db)
+            + delete_old_artifacts(db, retention=timedelta(days=settings.artifact_retention_days))
+        ),
         lambda settings: settings.artifact_check_interval,
-        "delete what lost runs had stored a day ago",
+        "delete what lost runs had stored, and artifacts that are older than their retention",
     ),
     "blobs": Sweep(
         _delete_orphan_blobs,

@@ -35,15 +35,27 @@ class ChildView:
     error: str | None
 
 
+class InputsTooLarge(ValueError):
+    """The artifacts that a task reads are larger than its reader may load at once."""
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"its artifacts have {size} bytes; legal: at most {limit} together")
+
+
 def inputs_of(
-    db: Db, user_id: UserId, task_id: TaskId, store: ArtifactStore | None = None
+    db: Db,
+    user_id: UserId,
+    task_id: TaskId,
+    store: ArtifactStore | None = None,
+    *,
+    max_artifact_bytes: int | None = None,
 ) -> dict[str, Any]:
     """Return the outputs that a task may read.
 
     The keys are the names of its parents in the graph, or their ids if they have no name or share
-    it, and the texts of its references.
+    it, and the texts of its references. Raises InputsTooLarge before larger artifacts are read.
     """
-    outputs, artifacts = db.atomically(lambda tx: _inputs(tx, user_id, task_id))
+    outputs, artifacts = db.atomically(lambda tx: _inputs(tx, user_id, task_id, max_artifact_bytes))
     # After the transaction, because a store may be slow.
     return outputs | {
         text: None if row is None else _content(row, store) for text, row in artifacts.items()
@@ -70,7 +82,7 @@ def children_of(db: Db, task_id: TaskId, only: Sequence[TaskId] | None = None) -
 
 
 def _inputs(
-    tx: Connection, user_id: UserId, task_id: TaskId
+    tx: Connection, user_id: UserId, task_id: TaskId, max_bytes: int | None
 ) -> tuple[dict[str, Any], dict[str, Row[Any] | None]]:
     """Return the outputs that a task may read, and the rows of the artifacts."""
     outputs: dict[str, Any] = {}
@@ -79,7 +91,7 @@ def _inputs(
         outputs[row.name if by_name else show_task(row.id)] = row.output
     references = tx.execute(statement("refs_of"), {"task_id": task_id}).scalar_one_or_none() or {}
     outputs |= _referred_outputs(tx, user_id, references)
-    return outputs, _referred_artifacts(tx, user_id, references)
+    return outputs, _referred_artifacts(tx, user_id, references, max_bytes)
 
 
 def _referred_outputs(
@@ -96,7 +108,7 @@ def _referred_outputs(
 
 
 def _referred_artifacts(
-    tx: Connection, user_id: UserId, references: dict[str, str]
+    tx: Connection, user_id: UserId, references: dict[str, str], max_bytes: int | None
 ) -> dict[str, Row[Any] | None]:
     artifacts = {
         text: parse_artifact(shown) for text, shown in references.items() if _is_artifact(shown)
@@ -104,6 +116,10 @@ def _referred_artifacts(
     if not artifacts:
         return {}
     params = {"user_id": user_id, "artifacts": list(artifacts.values())}
+    if max_bytes is not None:
+        size = tx.execute(statement("size_of_artifacts"), params).scalar_one()
+        if size > max_bytes:
+            raise InputsTooLarge(size, max_bytes)
     rows = {row.id: row for row in tx.execute(statement("contents_of"), params)}
     return {text: rows.get(artifact_id) for text, artifact_id in artifacts.items()}
 

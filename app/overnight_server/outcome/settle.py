@@ -362,11 +362,11 @@ def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[A
 
 
 def _promote_artifacts(tx: Connection, won: Sequence[Ending], rows: Sequence[Any]) -> None:
-    """Make the artifacts of runs that came to their end visible."""
-    ended = {_fence(ending.claim) for ending in won if not isinstance(ending.result, BROKEN_OFF)}
-    for row in rows:
-        if row.has_artifacts and (row.task_id, row.epoch) in ended:
-            promote_artifacts(tx, TaskId(row.task_id), row.epoch)
+    """Make the artifacts of runs that came to their end visible, by user: they are counted."""
+    with_artifacts = {(row.task_id, row.epoch) for row in rows if row.has_artifacts}
+    for ending in sorted(won, key=lambda one: one.user_id):
+        if _fence(ending.claim) in with_artifacts and not isinstance(ending.result, BROKEN_OFF):
+            promote_artifacts(tx, ending.claim.task_id, ending.claim.epoch)
 
 
 def _log_ending(tx: Connection, ending: Ending) -> None:

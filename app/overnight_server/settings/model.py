@@ -398,12 +398,17 @@ class Settings(BaseModel):
     log_retention_days: Annotated[int, NumberRange(1, 3650)] = Field(
         default=14, description="The number of days for which the logs of runs are kept."
     )
+    artifact_retention_days: Annotated[int, NumberRange(1, 36_500)] = Field(
+        default=90,
+        description="The number of days for which artifacts are kept after their task has ended.",
+    )
     log_retention_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=600, description="How often beat deletes logs that are older than their retention."
     )
     artifact_check_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=600,
-        description="How often beat deletes artifacts that a lost run left unfinished a day ago.",
+        description="How often beat deletes artifacts that a lost run left a day ago, and those"
+        " that are older than their retention.",
     )
     blob_check_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=3600,

@@ -48,6 +48,7 @@ class UserRow(Base):
     on_exhausted: Mapped[str]
     max_pending: Mapped[int | None]
     max_tasks_per_dag: Mapped[int | None]
+    artifact_storage_mb: Mapped[int | None]
     window_zone: Mapped[str | None]
     window_from: Mapped[time | None]
     window_to: Mapped[time | None]

@@ -39,6 +39,8 @@ def parse_range(header: str | None, size: int) -> ByteRange | None:
     if found is None or not size or not (found["first"] or found["last"]):
         return None
     if not found["first"]:
+        if not int(found["last"]):
+            raise RangeNotSatisfiable
         return ByteRange(max(0, size - int(found["last"])), size, size)
     start, end = int(found["first"]), int(found["last"] or size - 1) + 1
     if start >= size:

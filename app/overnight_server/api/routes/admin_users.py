@@ -51,6 +51,7 @@ from overnight_server.domain.plans import OnExhausted
 from overnight_server.insight.limits import user_limits
 from overnight_server.insight.notices import list_notices
 from overnight_server.insight.users import get_user, list_users
+from overnight_server.outcome.artifacts import ArtifactCaps
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/admin/users", tags=["admin"])
 
@@ -185,8 +186,12 @@ def _name_taken(name: str) -> InvalidRequest:
 
 
 def _limits(deps: Dependencies, user_id: UserId) -> UserLimitsDetail:
-    default = deps.settings.max_pending_per_user
-    return user_limits(deps.admin_db, user_id, default_max_pending=default)
+    return user_limits(
+        deps.admin_db,
+        user_id,
+        default_max_pending=deps.settings.max_pending_per_user,
+        artifact_caps=ArtifactCaps.of(deps.settings),
+    )
 
 
 def _override(deps: Dependencies, user_id: UserId, body: UserChanges, actor: str) -> None:
@@ -203,6 +208,7 @@ def _override(deps: Dependencies, user_id: UserId, body: UserChanges, actor: str
         hours=lifted("monthly_agent_hours_limit"),
         max_pending=lifted("max_pending"),
         max_tasks_per_dag=lifted("max_tasks_per_dag"),
+        artifact_storage_mb=lifted("artifact_storage_mb"),
         on_exhausted=None if body.on_exhausted is None else OnExhausted(body.on_exhausted),
     )
     if overrides != Overrides():

@@ -13,6 +13,7 @@ from overnight_server.control.windows import set_window
 from overnight_server.domain.windows import NightWindow, parse_window
 from overnight_server.insight.limits import user_limits
 from overnight_server.insight.users import get_user
+from overnight_server.outcome.artifacts import ArtifactCaps
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/users", tags=["users"])
 
@@ -40,8 +41,12 @@ def drop_own_window(deps: Injected, caller: Writer) -> UserDetail:
 @router.get("/me/limits", response_model=UserLimits)
 def read_limits(deps: Injected, caller: Reader) -> UserLimitsDetail:
     """Return the limits of the caller's plan and how much of them is used."""
-    default = deps.settings.max_pending_per_user
-    return user_limits(deps.db, caller.user_id, default_max_pending=default)
+    return user_limits(
+        deps.db,
+        caller.user_id,
+        default_max_pending=deps.settings.max_pending_per_user,
+        artifact_caps=ArtifactCaps.of(deps.settings),
+    )
 
 
 def parse_body_window(body: WindowRequest) -> NightWindow:

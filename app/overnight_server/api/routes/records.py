@@ -5,9 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
+from overnight.errors import ArtifactChanged
 from overnight.models.account import Artifact, Attempt, Notice
+from overnight.models.agents import Ok
 from overnight.models.tasks import Event
-from overnight_server.api.http.authentication import Reader
+from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.byte_range import RangeNotSatisfiable, parse_range
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.pagination import (
@@ -19,6 +21,7 @@ from overnight_server.api.http.pagination import (
 )
 from overnight_server.api.http.params import parse_artifact_param, parse_task_param
 from overnight_server.api.http.thread_route import ThreadRoute
+from overnight_server.control.artifacts import delete_artifact
 from overnight_server.event_log.reader import Topic, last_event, read_events
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
 from overnight_server.insight.attempts import list_attempts
@@ -83,6 +86,14 @@ def read_artifact(artifact_id: str, deps: Injected, caller: Reader) -> Artifact:
     return artifact
 
 
+@router.delete("/artifacts/{artifact_id}", tags=["artifacts"])
+def remove_artifact(artifact_id: str, deps: Injected, caller: Writer) -> Ok:
+    """Delete an artifact for good; a task that refers to it reads null."""
+    parsed_id = parse_artifact_param(artifact_id)
+    delete_artifact(deps.db, caller.user_id, parsed_id, deps.artifact_store)
+    return Ok()
+
+
 @router.get(
     "/artifacts/{artifact_id}/content",
     tags=["artifacts"],
@@ -100,6 +111,7 @@ def read_artifact(artifact_id: str, deps: Injected, caller: Reader) -> Artifact:
             },
         },
         206: {"description": "The part of the content that Range asked for."},
+        412: {"description": "A later run has replaced the content that If-Match names."},
         416: {"description": "The range begins behind the end of the content."},
     },
 )
@@ -116,13 +128,25 @@ def read_artifact_content(
             description="Only these bytes, as bytes=FIRST-LAST; other forms are ignored.",
         ),
     ] = None,
+    if_match: Annotated[
+        str | None,
+        Header(
+            alias="If-Match",
+            max_length=60,
+            description="The ETag of an earlier part, so that all parts are of one content.",
+        ),
+    ] = None,
 ) -> Response:
     """Return the content of one artifact; browsers download it and do not display it."""
     artifact, content = get_artifact(
         deps.db, caller.user_id, parse_artifact_param(artifact_id), deps.artifact_store
     )
+    etag = f'"{content.version}"'
+    if if_match is not None and if_match not in (etag, "*"):
+        raise ArtifactChanged
     headers = {
         "Accept-Ranges": "bytes",
+        "ETag": etag,
         # The file is named by id, because the artifact's name may contain any characters.
         "Content-Disposition": f'attachment; filename="{artifact.id}"',
     }

@@ -41,7 +41,7 @@ def usage(
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
-    """Show the hours of this billing month: what is left, and the use by day and by type."""
+    """Show the hours of this billing month by day and type, what is left, and what is stored."""
     with connection.client(url, api_key_file) as client:
         if ledger:
             _show_ledger(list(client.usage.ledger(limit=limit)), as_json=as_json)
@@ -65,6 +65,7 @@ def _show_usage(used: "Usage", breakdown: "UsageBreakdown") -> None:
             "hours left": None if left is None else f"{left:.2f}",
             "spent tonight": task_output.cost_text(night.spent_usd),
             "night budget": None if night.limit_usd is None else f"${night.limit_usd:.2f}",
+            "artifacts": f"{used.artifacts.number}, {task_output.storage_text(used.artifacts)}",
         }
     )
     if not breakdown.days:

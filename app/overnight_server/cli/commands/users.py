@@ -161,6 +161,9 @@ def limits(
     max_tasks_per_dag: Annotated[
         str | None, typer.Option(metavar="N|default", help="Number of tasks in one graph.")
     ] = None,
+    artifact_storage_mb: Annotated[
+        str | None, typer.Option(metavar="N|default", help="MB of artifacts that may be stored.")
+    ] = None,
     on_exhausted: Annotated[
         OnExhausted | None,
         typer.Option(help="Reject or hold new tasks when the hours are used up."),
@@ -179,6 +182,9 @@ def limits(
         monthly_agent_hours_limit=_number_or_no_limit(hours, "unlimited", "--hours"),
         max_pending=_number_or_no_limit(max_pending, "default", "--max-pending"),
         max_tasks_per_dag=_number_or_no_limit(max_tasks_per_dag, "default", "--max-tasks-per-dag"),
+        artifact_storage_mb=_number_or_no_limit(
+            artifact_storage_mb, "default", "--artifact-storage-mb"
+        ),
         on_exhausted=None if on_exhausted is None else on_exhausted.value,
     )
     if template and changes:

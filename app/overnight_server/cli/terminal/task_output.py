@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from overnight import Task
+    from overnight.models.account import ArtifactUsage
     from overnight.models.dags import DagTaskState
     from overnight.models.tasks import UserLimits
 
@@ -110,6 +111,9 @@ def show_limits(
             "waiting": f"{limits.pending}"
             + (f" of {limits.pending_limit}" if limits.pending_limit is not None else ""),
             "largest graph": None if tasks_per_graph is None else count_tasks(tasks_per_graph),
+            "artifacts": f"up to {limits.artifact_max_mb:,g} MB each,"
+            f" {limits.artifact_task_mb:,g} MB a task",
+            "stored": _megabytes_text(limits.artifact_stored_mb, limits.artifact_storage_mb),
             "window": limits.window or "none: tasks start at any time",
             **_night(limits),
         }
@@ -119,6 +123,15 @@ def show_limits(
 def hours_text(used: float, limit: float | None) -> str:
     """Return used hours and their limit as text."""
     return f"{used:.2f} of {limit:g}" if limit is not None else f"{used:.2f}, no limit"
+
+
+def storage_text(used: "ArtifactUsage") -> str:
+    """Return the size of stored artifacts and its limit as text."""
+    return _megabytes_text(used.bytes / 1e6, used.limit_bytes and used.limit_bytes / 1e6)
+
+
+def _megabytes_text(used: float, limit: float | None) -> str:
+    return f"{used:,.1f} MB, no limit" if limit is None else f"{used:,.1f} of {limit:,.0f} MB"
 
 
 def _night(limits: "UserLimits") -> dict[str, object]:

@@ -35,6 +35,16 @@ SELECT id
  ORDER BY id DESC
  LIMIT 1;
 
+-- name: audit_slice_of_storage
+-- The same for the artifacts of users; the weight is their number.
+SELECT user_id AS id
+  FROM (SELECT user_id, sum(artifacts) OVER (ORDER BY user_id ROWS UNBOUNDED PRECEDING) - artifacts AS before
+          FROM (SELECT user_id, artifacts FROM artifact_usage WHERE user_id >= :first ORDER BY user_id
+                 LIMIT :max_rows) next) s
+ WHERE before <= :max_weight
+ ORDER BY user_id DESC
+ LIMIT 1;
+
 -- name: audit_position
 -- The id with which the next pass continues in an area; NULL at the start of a round.
 SELECT next_id FROM audit_positions WHERE area = :area;
@@ -663,3 +673,21 @@ SELECT b.id AS subject, b.user_id,
  WHERE b.id BETWEEN :first AND :last
    AND (b.done <> b.changed + b.skipped + r.refusals
         OR (b.state = 'completed' AND b.done <> b.total));
+
+-- Storage -------------------------------------------------------------------------------------------------------
+
+-- name: audit_artifact_usage
+-- The usage of a user equals the user's artifacts, visible and staged.
+SELECT user_id AS subject, user_id,
+       jsonb_build_object('artifacts', jsonb_build_array(u.artifacts, coalesce(c.number, 0)),
+                          'bytes', jsonb_build_array(u.bytes, coalesce(c.size, 0))) AS detail
+  FROM (SELECT user_id, artifacts, bytes FROM artifact_usage WHERE user_id BETWEEN :first AND :last) u
+  FULL JOIN (SELECT user_id, count(*) AS number, sum(size) AS size
+               FROM (SELECT user_id, size FROM artifacts WHERE user_id BETWEEN :first AND :last
+                     UNION ALL
+                     SELECT user_id, size FROM staged_artifacts WHERE user_id BETWEEN :first AND :last) a
+              GROUP BY user_id) c USING (user_id)
+ WHERE (coalesce(u.artifacts, 0), coalesce(u.bytes, 0)) <> (coalesce(c.number, 0), coalesce(c.size, 0));
+
+-- name: recount_artifact_usage
+SELECT recount_artifact_usage(:user_id);

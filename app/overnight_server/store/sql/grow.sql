@@ -144,6 +144,9 @@ SELECT context_refs FROM tasks WHERE id = :task_id;
 -- name: outputs_of
 SELECT id, output FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[])) AND user_id = :user_id;
 
+-- name: size_of_artifacts
+SELECT coalesce(sum(size), 0)::bigint FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
+
 -- name: contents_of
 SELECT id, kind, content, digest FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
 
@@ -157,38 +160,77 @@ SELECT count(*) AS number, coalesce(sum(size), 0) AS size
          WHERE name <> :name
          ORDER BY name, epoch DESC) kept;
 
+-- name: artifact_limits
+-- What limits the artifacts of a task's user, and how much is stored.
+SELECT u.plan_tier, u.artifact_storage_mb, coalesce(s.bytes, 0) AS stored_bytes
+  FROM tasks t
+  JOIN users u ON u.id = t.user_id
+  LEFT JOIN artifact_usage s ON s.user_id = t.user_id
+ WHERE t.id = :task_id;
+
+-- name: view_artifact_usage
+SELECT u.plan_tier, u.artifact_storage_mb, coalesce(s.artifacts, 0) AS artifacts, coalesce(s.bytes, 0) AS bytes
+  FROM users u
+  LEFT JOIN artifact_usage s ON s.user_id = u.id
+ WHERE u.id = :user_id;
+
+-- name: stored_bytes
+-- The statement that stored an artifact has locked the row, so the number is exact until the transaction ends.
+SELECT bytes FROM artifact_usage WHERE user_id = :user_id;
+
 -- name: lock_blob
 SELECT lock_blob(:digest);
 
 -- name: needed_blobs
--- Which of these blobs an artifact needs.
-SELECT d.digest
-  FROM unnest(CAST(:digests AS text[])) d(digest)
- WHERE EXISTS (SELECT 1 FROM artifacts a WHERE a.digest = d.digest)
-    OR EXISTS (SELECT 1 FROM staged_artifacts s WHERE s.digest = d.digest);
+SELECT needed_blobs(CAST(:digests AS text[]));
 
 -- name: stage_artifact
--- The same name again replaces the content. Its id is that of the name in this and in earlier runs, because other
--- tasks may refer to it.
+-- The same name again replaces the content, also that of an earlier run, which did not come to its end. Its id is that
+-- of the name in this and in earlier runs, because other tasks may refer to it. `replaced` is the blob that was there.
 INSERT INTO staged_artifacts AS s (task_id, epoch, name, artifact_id, user_id, kind, size, content, digest)
 SELECT new.task_id, CAST(:epoch AS int), new.name,
        coalesce((SELECT a.id FROM artifacts a WHERE a.task_id = new.task_id AND a.name = new.name),
-                (SELECT e.artifact_id FROM staged_artifacts e WHERE e.task_id = new.task_id AND e.name = new.name
-                  ORDER BY e.epoch DESC LIMIT 1),
                 CAST(:artifact_id AS uuid)),
        CAST(:user_id AS uuid), CAST(:kind AS text), CAST(:size AS bigint), CAST(:content AS bytea),
        CAST(:digest AS text)
   FROM (SELECT CAST(:task_id AS uuid) AS task_id, CAST(:name AS text) AS name) new
-    ON CONFLICT (task_id, epoch, name) DO UPDATE
-   SET kind = excluded.kind, size = excluded.size, content = excluded.content, digest = excluded.digest,
-       created_at = clock()
-RETURNING s.artifact_id;
+    ON CONFLICT (task_id, name) DO UPDATE
+   SET epoch = excluded.epoch, kind = excluded.kind, size = excluded.size, content = excluded.content,
+       digest = excluded.digest, created_at = clock()
+RETURNING s.artifact_id,
+          (SELECT o.digest FROM staged_artifacts o WHERE o.task_id = s.task_id AND o.name = s.name) AS replaced;
 
 -- name: promote_artifacts
 SELECT promote_artifacts(:task_id, :epoch, CAST(:artifacts AS uuid[]));
 
 -- name: delete_stale_artifacts
 SELECT delete_stale_artifacts(CAST(:older_than AS interval), :limit) AS deleted;
+
+-- name: user_with_old_artifacts
+-- The user with the oldest artifact of a task that ended long ago, besides those users who were looked at.
+SELECT a.user_id
+  FROM artifacts a
+  JOIN tasks t ON t.id = a.task_id
+ WHERE a.created_at < clock() - CAST(:older_than AS interval)
+   AND t.finished_at < clock() - CAST(:older_than AS interval)
+   AND a.user_id <> ALL (CAST(:seen AS uuid[]))
+ ORDER BY a.created_at
+ LIMIT 1;
+
+-- name: referred_by_open_tasks
+-- The ids of all artifacts and tasks to which open tasks of a user refer, as they are shown to people.
+SELECT DISTINCT r.value
+  FROM tasks t
+ CROSS JOIN LATERAL jsonb_each_text(t.context_refs) r
+ WHERE t.user_id = :user_id
+   AND t.finished_at IS NULL
+   AND t.context_refs IS NOT NULL;
+
+-- name: delete_old_artifacts
+SELECT delete_old_artifacts(:user_id, CAST(:older_than AS interval), CAST(:needed AS uuid[]), :limit);
+
+-- name: delete_artifact
+SELECT task_id, digest FROM delete_artifact(:user_id, :artifact_id);
 
 -- name: view_artifacts
 SELECT id, task_id, name, kind, size, created_at
@@ -197,7 +239,7 @@ SELECT id, task_id, name, kind, size, created_at
  ORDER BY name;
 
 -- name: view_artifact
-SELECT id, task_id, name, kind, size, created_at, content, digest
+SELECT id, task_id, name, kind, size, created_at, epoch, content, digest
   FROM artifacts
  WHERE id = :artifact_id AND user_id = :user_id;
 

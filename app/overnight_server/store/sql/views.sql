@@ -38,7 +38,9 @@ SELECT id FROM tasks ORDER BY id DESC LIMIT :limit;
 
 -- name: view_limits
 SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes, u.monthly_agent_hours_limit,
-       u.max_pending, u.max_tasks_per_dag, u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.reserved_seconds,
+       u.max_pending, u.max_tasks_per_dag, u.artifact_storage_mb,
+       coalesce((SELECT s.bytes FROM artifact_usage s WHERE s.user_id = u.id), 0) AS artifact_bytes,
+       u.on_exhausted, u.night_budget_usd, l.active, l.waiting, l.ready, l.eligible, l.used_seconds, l.reserved_seconds,
        l.night_limit_usd, l.night_spent_usd, l.night_reserved_usd,
        CASE WHEN l.night_limit_usd IS NOT NULL THEN (SELECT ends_at FROM current_night(u.id)) END AS next_night_at,
        u.window_zone, u.window_from, u.window_to, u.window_at_closing,

@@ -1,6 +1,7 @@
 -- Users and their API keys.
 
--- The columns, not the plan, are the limits that apply: a plan is only the template that was copied. The
+-- The columns, not the plan, are the limits that apply: a plan is only the template that was copied. A user without
+-- `artifact_storage_mb` has that of the plan. The
 -- night window is given as wall-clock times of a time zone; without a window tasks may start at any
 -- time. A disabled user's keys are refused and none of the user's tasks starts. Rows are never deleted.
 CREATE TABLE users (
@@ -14,6 +15,7 @@ CREATE TABLE users (
     on_exhausted TEXT DEFAULT 'reject' NOT NULL,
     max_pending INTEGER,
     max_tasks_per_dag INTEGER,
+    artifact_storage_mb INTEGER,
     window_zone TEXT,
     window_from TIME WITHOUT TIME ZONE,
     window_to TIME WITHOUT TIME ZONE,
@@ -28,6 +30,7 @@ CREATE TABLE users (
     CONSTRAINT users_concurrency_not_negative CHECK (max_concurrent_agents >= 0),
     CONSTRAINT users_duration_positive CHECK (max_task_duration_minutes > 0),
     CONSTRAINT users_hours_not_negative CHECK (monthly_agent_hours_limit >= 0),
+    CONSTRAINT users_artifact_storage_not_negative CHECK (artifact_storage_mb >= 0),
     CONSTRAINT users_window_whole_or_none CHECK (num_nonnulls(window_zone, window_from, window_to) IN (0, 3)),
     CONSTRAINT users_window_has_length CHECK (window_from <> window_to),
     CONSTRAINT users_window_at_closing_known CHECK (window_at_closing IN ('continue', 'finish', 'stop')),

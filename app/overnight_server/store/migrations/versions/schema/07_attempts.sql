@@ -92,12 +92,13 @@ CREATE TABLE artifacts (
     FOREIGN KEY(task_id) REFERENCES tasks (id),
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
-CREATE INDEX artifacts_user ON artifacts (user_id, id);
+CREATE INDEX artifacts_user ON artifacts (user_id, created_at) INCLUDE (size);
+CREATE INDEX artifacts_created ON artifacts (created_at);
 CREATE INDEX artifacts_digest ON artifacts (digest) WHERE digest IS NOT NULL;
 
 -- Artifacts of a run that has not ended. The settle of that run makes them visible, and so does a task that the run
 -- spawns with a reference to one; the artifacts of a run that was lost or handed back are deleted after a day.
--- `artifact_id` is the same for all runs of a task that store under one name.
+-- `artifact_id` is the same for all runs of a task that store under one name: a later run takes over the row.
 CREATE TABLE staged_artifacts (
     task_id UUID NOT NULL,
     epoch INTEGER NOT NULL,
@@ -109,12 +110,86 @@ CREATE TABLE staged_artifacts (
     content BYTEA,
     digest TEXT,
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
-    PRIMARY KEY (task_id, epoch, name),
+    PRIMARY KEY (task_id, name),
     CONSTRAINT staged_artifacts_kind_known CHECK (kind IN ('bytes', 'json', 'text')),
     CONSTRAINT staged_artifacts_here_or_in_store CHECK (num_nonnulls(content, digest) = 1)
 );
 CREATE INDEX staged_artifacts_digest ON staged_artifacts (digest) WHERE digest IS NOT NULL;
 CREATE INDEX staged_artifacts_created ON staged_artifacts (created_at);
+CREATE INDEX staged_artifacts_user ON staged_artifacts (user_id) INCLUDE (size);
+
+-- How many artifacts a user has, and their size, visible and staged ones together. A user without artifacts may have
+-- no row. It is no part of the lane: a run that stores an artifact would wait there for claims and settles.
+CREATE TABLE artifact_usage (
+    user_id UUID NOT NULL,
+    artifacts BIGINT NOT NULL,
+    bytes BIGINT NOT NULL,
+    PRIMARY KEY (user_id)
+)
+ WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
+
+-- Add to the usage of a user, and lock it until the transaction ends. Called by the trigger.
+CREATE FUNCTION add_artifact_usage(of_user uuid, number bigint, size bigint) RETURNS void
+LANGUAGE sql
+AS $$
+    INSERT INTO artifact_usage AS u (user_id, artifacts, bytes) VALUES (of_user, number, size)
+        ON CONFLICT (user_id) DO UPDATE
+       SET artifacts = u.artifacts + excluded.artifacts, bytes = u.bytes + excluded.bytes
+$$;
+
+-- Count artifacts that a statement inserted, changed or deleted, by user id.
+CREATE FUNCTION count_artifact_usage() RETURNS trigger
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    IF TG_RELID NOT IN ('public.artifacts'::regclass, 'public.staged_artifacts'::regclass) THEN
+        PERFORM refuse_trigger(TG_NAME, TG_RELID);
+    END IF;
+    IF TG_OP = 'INSERT' THEN
+        PERFORM add_artifact_usage(c.user_id, c.number, c.size)
+           FROM (SELECT user_id, count(*) AS number, sum(size)::bigint AS size
+                   FROM new_rows GROUP BY user_id ORDER BY user_id) c;
+    ELSIF TG_OP = 'DELETE' THEN
+        PERFORM add_artifact_usage(c.user_id, -c.number, -c.size)
+           FROM (SELECT user_id, count(*) AS number, sum(size)::bigint AS size
+                   FROM old_rows GROUP BY user_id ORDER BY user_id) c;
+    ELSE
+        PERFORM add_artifact_usage(c.user_id, 0, c.size)
+           FROM (SELECT user_id, sum(size)::bigint AS size
+                   FROM (SELECT user_id, size FROM new_rows UNION ALL SELECT user_id, -size FROM old_rows) changed
+                  GROUP BY user_id HAVING sum(size) <> 0 ORDER BY user_id) c;
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER artifacts_count_new AFTER INSERT ON artifacts
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION count_artifact_usage();
+CREATE TRIGGER artifacts_count_changed AFTER UPDATE ON artifacts
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION count_artifact_usage();
+CREATE TRIGGER artifacts_count_deleted AFTER DELETE ON artifacts
+    REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION count_artifact_usage();
+CREATE TRIGGER staged_artifacts_count_new AFTER INSERT ON staged_artifacts
+    REFERENCING NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION count_artifact_usage();
+CREATE TRIGGER staged_artifacts_count_changed AFTER UPDATE ON staged_artifacts
+    REFERENCING OLD TABLE AS old_rows NEW TABLE AS new_rows FOR EACH STATEMENT EXECUTE FUNCTION count_artifact_usage();
+CREATE TRIGGER staged_artifacts_count_deleted AFTER DELETE ON staged_artifacts
+    REFERENCING OLD TABLE AS old_rows FOR EACH STATEMENT EXECUTE FUNCTION count_artifact_usage();
+
+-- Recompute the usage of a user, which is locked first: who stores or promotes an artifact waits.
+CREATE FUNCTION recount_artifact_usage(of_user uuid) RETURNS void
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+BEGIN
+    PERFORM add_artifact_usage(of_user, 0, 0);
+    UPDATE artifact_usage u
+       SET artifacts = c.number, bytes = c.size
+      FROM (SELECT count(*) AS number, coalesce(sum(size), 0) AS size
+              FROM (SELECT size FROM artifacts WHERE user_id = of_user
+                    UNION ALL
+                    SELECT size FROM staged_artifacts WHERE user_id = of_user) a) c
+     WHERE u.user_id = of_user;
+END
+$$;
 
 -- Make artifacts of one run visible, all or those with the given ids; an artifact with the same name is replaced.
 -- The caller holds the task's row, under the claim of that run. Processes may not delete rows themselves.
@@ -138,28 +213,70 @@ AS $$
     SELECT count(*) FROM promoted
 $$;
 
+-- Those of the given blobs that an artifact of any user needs.
+CREATE FUNCTION needed_blobs(of_digests text[]) RETURNS SETOF text
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    SELECT d.digest
+      FROM unnest(of_digests) d(digest)
+     WHERE EXISTS (SELECT 1 FROM artifacts a WHERE a.digest = d.digest)
+        OR EXISTS (SELECT 1 FROM staged_artifacts s WHERE s.digest = d.digest)
+$$;
+
 -- Lock a blob until the transaction ends: whoever stores a row for it and whoever deletes it wait for each other.
 CREATE FUNCTION lock_blob(of_digest text) RETURNS void
 LANGUAGE sql
 RETURN pg_advisory_xact_lock(hashtext('blob'), hashtext(of_digest));
 
--- Delete the oldest artifacts of runs that ended without making them visible; return their number.
+-- Delete artifacts of runs that ended without making them visible, of the user with the oldest one; return their
+-- number. One user in a transaction: who holds the usage of one user never waits for rows of another.
 CREATE FUNCTION delete_stale_artifacts(older_than interval, max_rows int) RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
-    WITH gone AS (
-        DELETE FROM staged_artifacts
-         WHERE (task_id, epoch, name) IN (
-                SELECT s.task_id, s.epoch, s.name
-                  FROM staged_artifacts s
-                  LEFT JOIN tasks t ON t.id = s.task_id AND t.epoch = s.epoch AND t.token IS NOT NULL
-                 WHERE s.created_at < clock() - older_than
-                   AND t.id IS NULL
-                 ORDER BY s.created_at
-                 LIMIT max_rows)
-        RETURNING name
+    WITH stale AS (
+        SELECT s.task_id, s.epoch, s.name, s.user_id
+          FROM staged_artifacts s
+          LEFT JOIN tasks t ON t.id = s.task_id AND t.epoch = s.epoch AND t.token IS NOT NULL
+         WHERE s.created_at < clock() - older_than
+           AND t.id IS NULL
+         ORDER BY s.created_at
+         LIMIT max_rows
+    ), gone AS (
+        DELETE FROM staged_artifacts s
+         USING stale
+         WHERE (s.task_id, s.epoch, s.name) = (stale.task_id, stale.epoch, stale.name)
+           AND s.user_id = (SELECT user_id FROM stale LIMIT 1)
+        RETURNING s.name
     )
     SELECT count(*) FROM gone
+$$;
+
+-- Delete artifacts of a user whose tasks ended long ago, but those in `needed`, and return their number. The caller
+-- holds the lane, so no new task refers to one of them.
+CREATE FUNCTION delete_old_artifacts(of_user uuid, older_than interval, needed uuid[], max_rows int) RETURNS bigint
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    WITH gone AS (
+        DELETE FROM artifacts
+         WHERE id IN (SELECT a.id
+                        FROM artifacts a
+                        JOIN tasks t ON t.id = a.task_id
+                       WHERE a.user_id = of_user
+                         AND a.created_at < clock() - older_than
+                         AND t.finished_at < clock() - older_than
+                         AND a.id <> ALL (needed)
+                       ORDER BY a.created_at
+                       LIMIT max_rows)
+        RETURNING id
+    )
+    SELECT count(*) FROM gone
+$$;
+
+-- Delete one artifact of a user; return its task and its blob, no row if there is none.
+CREATE FUNCTION delete_artifact(of_user uuid, of_artifact uuid) RETURNS TABLE (task_id uuid, digest text)
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    DELETE FROM artifacts a WHERE a.id = of_artifact AND a.user_id = of_user RETURNING a.task_id, a.digest
 $$;
 
 -- What a run printed and logged, in chunks of up to 16 KB. The holder of the claim counts `seq`, from 1. Of a run

@@ -3,14 +3,14 @@
 GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs, audit_trail,
-    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, log_chunks, inbox, bulk_operations,
+    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, artifact_usage, log_chunks, inbox, bulk_operations,
     source_jobs, agent_profiles
 TO overnight_app, overnight_admin, overnight_dispatcher;
 -- Forecasts need neither keys nor the audit log.
 GRANT SELECT ON
     users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs,
-    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, log_chunks, inbox, bulk_operations,
+    held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, artifact_usage, log_chunks, inbox, bulk_operations,
     source_jobs, agent_profiles
 TO overnight_reader, overnight_gate;
 GRANT SELECT ON holds, worker_sessions TO overnight_admin, overnight_dispatcher;
@@ -73,10 +73,12 @@ GRANT EXECUTE ON FUNCTION holder_of_key, hand_over_made_keys, record_key_use, us
 GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
+GRANT EXECUTE ON FUNCTION delete_artifact TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION needed_blobs TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION promote_artifacts TO overnight_app, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate;
 GRANT EXECUTE ON FUNCTION tasks_with_events TO overnight_reader;
-GRANT EXECUTE ON FUNCTION cut_log, delete_ended_findings, delete_offline_agents, delete_old_logs, delete_stale_artifacts,
-    repair_depth, repair_locks TO overnight_dispatcher;
+GRANT EXECUTE ON FUNCTION cut_log, delete_ended_findings, delete_offline_agents, delete_old_artifacts, delete_old_logs, delete_stale_artifacts,
+    recount_artifact_usage, repair_depth, repair_locks TO overnight_dispatcher;
 -- Every login of the database may call it; it checks the caller's key.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;
