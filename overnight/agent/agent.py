@@ -195,6 +195,7 @@ class Agent:
             ended.set()
             context.wake_heartbeat.set()
             self._contexts.discard(context)
+        context.send_log()
         outcome = outcome_of(output, raised, context.stop_reason)
         self._report(task, *report_of(context, outcome))
 
@@ -209,6 +210,7 @@ class Agent:
                 return
             context.wake_heartbeat.clear()
             context.send_heartbeat()
+            context.send_log()
 
     def _report(self, task: ClaimedTask, action: str, fields: dict[str, object]) -> None:
         """Report the end of a run, repeatedly while the service does not respond.

@@ -75,6 +75,11 @@ def store_artifact(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[
     return _post(ArtifactCreated, task_id, token, "artifacts", fields)
 
 
+def append_log(task_id: str, token: str, fields: Mapping[str, Any]) -> Call[Ok]:
+    """Return the call that adds lines to the log of a running task."""
+    return _post(Ok, task_id, token, "logs", fields)
+
+
 def children(task_id: str, token: str) -> Call[list[Child]]:
     """Return the call that reads the children of a running task."""
     return Call(

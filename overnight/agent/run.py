@@ -10,9 +10,11 @@ from typing import Any, TypeVar, assert_never
 
 from overnight import errors
 from overnight.agent import calls
+from overnight.agent.log_lines import LogLines
 from overnight.client.calls import without_none
 from overnight.client.client import AsyncClient, Client
 from overnight.client.request_plan import RequestPlan
+from overnight.client.retry import is_temporary
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.outcome import (
@@ -68,6 +70,8 @@ class AgentContext(Context):
         self._stop_reason: str | None = None
         self._unsent_progress: dict[str, Any] | None = None
         self._lock = Lock()
+        self._log_lines = LogLines()
+        self._log_sender = Lock()
         # Set when something should be reported before the next heartbeat is due.
         self.wake_heartbeat = Event()
         self.cost_usd = 0.0
@@ -138,8 +142,25 @@ class AgentContext(Context):
         self.wake_heartbeat.set()
 
     def log(self, message: str, **fields: object) -> None:
-        """Write one line to the agent's log, with the task's id."""
+        """Write one line to the run's log soon, and to the agent's log with the task's id."""
         _log.info("%s %s %s", self.task_id, message, fields or "")
+        self._log_lines.add(message, fields)
+        self.wake_heartbeat.set()
+
+    def send_log(self) -> None:
+        """Send the lines that were logged; what the service does not take now is kept."""
+        # The last lines of a run wait here for those that are being sent.
+        with self._log_sender:
+            while text := self._log_lines.take():
+                try:
+                    self._call(calls.append_log, {"text": text})
+                except errors.StaleAttempt:
+                    return
+                except errors.OvernightError as error:
+                    if is_temporary(error):
+                        self._log_lines.put_back(text)
+                    _log.warning("the log of %s was not sent: %s", self.task_id, error)
+                    return
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add to the costs and report them; the run is requested to stop if a budget is used up."""

@@ -21,6 +21,8 @@ JsonValue = Annotated[Any, AfterValidator(check_json)]
 MOST_USD = 1_000_000
 FINAL_STATES = frozenset({"completed", "dead_lettered", "cancelled"})
 LONGEST_EXTENSION_SECONDS = 3600
+#: The characters that one request may add to a log.
+MAX_LOG_TEXT = 64 * 1024
 Usd = Annotated[Number, Field(ge=0, le=MOST_USD)]
 Count = Annotated[WholeNumber, Field(ge=0, le=2**53)]
 
@@ -314,6 +316,17 @@ class ArtifactCreated(ResponseModel):
     """The id of a stored artifact."""
 
     id: str = Field(description="The artifact's id: art_ and a ULID.")
+
+
+class RunLogText(RequestModel):
+    """Text for the log of a run: one or several whole lines."""
+
+    text: Annotated[str, Field(min_length=1, max_length=MAX_LOG_TEXT)] = Field(
+        description="The lines; a line feed is added if the last one has none."
+    )
+    stream: Literal["stdout", "stderr", "log"] = Field(
+        "log", description="Where the lines come from."
+    )
 
 
 class Ok(ResponseModel):

@@ -78,7 +78,8 @@ def test_a_claim_must_be_started_before_it_can_end(agent: PullAgent, what: str) 
 
 
 @pytest.mark.parametrize(
-    "what", ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend"]
+    "what",
+    ["start", "heartbeat", "complete", "fail", "release", "spawn", "artifacts", "extend", "logs"],
 )
 def test_a_run_route_accepts_only_the_token_of_its_claim(agent: PullAgent, what: str) -> None:
     agent.api_user.created()
@@ -87,6 +88,7 @@ def test_a_run_route_accepts_only_the_token_of_its_claim(agent: PullAgent, what:
         "spawn": {"task": {"title": "x"}},
         "artifacts": {"name": "a", "content": "b"},
         "extend": {"seconds": 5},
+        "logs": {"text": "a line"},
     }
     body = bodies.get(what, {})
     before = row(agent, work)

@@ -15,9 +15,10 @@ from overnight import Context
 from overnight.handlers import registry
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import TaskId, UserId, parse_artifact
-from overnight_server.domain.results import Returned
+from overnight_server.domain.log_bounds import CHUNK_BYTES, HEAD_BYTES, TAIL_BYTES
+from overnight_server.domain.results import Interrupted, Raised, Result, Returned, TimedOut
 from overnight_server.insight.artifacts import get_artifact, list_artifacts
-from overnight_server.maintenance.log_retention import BATCH, delete_old_logs
+from overnight_server.maintenance.log_retention import BATCH, FAILURE_TAIL_BYTES, delete_old_logs
 from overnight_server.outcome.run_logs import LogWrite, NewLogChunk, write_logs
 from overnight_server.outcome.settle import settle
 from overnight_server.store.db import Db
@@ -26,7 +27,7 @@ from overnight_worker import run_log, run_output
 from overnight_worker.execute import carry_out
 from overnight_worker.full_log import FullLog
 from overnight_worker.resources import WorkerResources
-from overnight_worker.run_log import CHUNK_BYTES, HEAD_BYTES, TAIL_BYTES, LogWriter, RunLog
+from overnight_worker.run_log import LogWriter, RunLog
 from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, meet_at_task
 from tests.support.wait import wait_until
@@ -245,7 +246,8 @@ def test_a_very_large_output_takes_a_bounded_part_of_memory_and_of_postgres(
 
     for _ in range(2_000):
         log.write("stdout", block)
-        assert sum(chunk.size for chunk in log._unwritten) <= HEAD_BYTES + TAIL_BYTES
+        with log._lock:
+            assert sum(chunk.size for chunk in log._unwritten) <= HEAD_BYTES + TAIL_BYTES
     writer.flush()
 
     rows = chunks(deployment, run.claim.task_id)
@@ -341,6 +343,54 @@ def test_the_end_of_a_claim_waits_for_a_write_that_came_first(
     assert text_of(deployment, run.claim.task_id) == "in time\n"
 
 
+def deleted_logs(db: Db) -> int:
+    fortnight, quarter = timedelta(days=14), timedelta(days=90)
+    return delete_old_logs(db, retention=fortnight, failures_retention=quarter)
+
+
+@pytest.mark.parametrize(
+    ("result", "is_kept"),
+    [
+        (Returned(None), False),
+        (Raised("error", "boom", retryable=False), True),
+        (TimedOut(by_plan=False), True),
+        (Interrupted("shutdown"), False),
+    ],
+)
+def test_the_end_of_the_log_of_a_failed_run_is_kept_longer(
+    deployment: Deployment, run: Run, db: Db, result: Result, *, is_kept: bool
+) -> None:
+    size = FAILURE_TAIL_BYTES // 8
+    parts = [NewLogChunk(n, "stdout", 1, size, f"{n}\n") for n in range(1, 21)]
+    write_logs(db, [LogWrite(run.claim, parts)])
+    assert settle(db, run, result, agent="test")
+    deployment.move_clock(timedelta(days=15))
+
+    assert deleted_logs(db) == 20
+    assert deleted_logs(db) == 0
+    kept = "".join(f"{n}\n" for n in range(13, 21)) if is_kept else ""
+    assert text_of(deployment, run.claim.task_id) == kept
+    deployment.move_clock(timedelta(days=74))
+    assert deleted_logs(db) == 0
+    deployment.move_clock(timedelta(days=2))
+    assert deleted_logs(db) == (8 if is_kept else 0)
+    assert text_of(deployment, run.claim.task_id) == ""
+
+
+def test_the_end_of_a_long_log_is_kept_over_several_batches(
+    deployment: Deployment, run: Run, db: Db
+) -> None:
+    parts = [NewLogChunk(n, "stdout", 1, 100, f"{n}\n") for n in range(1, BATCH * 3)]
+    write_logs(db, [LogWrite(run.claim, parts)])
+    settle(db, run, Raised("error", "boom", retryable=False), agent="test")
+    deployment.move_clock(timedelta(days=15))
+
+    assert deleted_logs(db) == BATCH * 3 - 1
+
+    lines = text_of(deployment, run.claim.task_id).split()
+    assert lines == [str(n) for n in range(BATCH * 3 - FAILURE_TAIL_BYTES // 100, BATCH * 3)]
+
+
 def test_old_logs_are_deleted_in_batches_and_young_ones_are_kept(
     deployment: Deployment, run: Run, db: Db
 ) -> None:
@@ -349,8 +399,8 @@ def test_old_logs_are_deleted_in_batches_and_young_ones_are_kept(
     deployment.run("UPDATE log_chunks SET at = at - interval '15 days'")
     write_logs(db, [LogWrite(run.claim, [NewLogChunk(BATCH + 11, "stdout", 1, 6, "young\n")])])
 
-    assert delete_old_logs(db, retention=timedelta(days=14)) == BATCH + 10
-    assert delete_old_logs(db, retention=timedelta(days=14)) == 0
+    assert deleted_logs(db) == BATCH + 10
+    assert deleted_logs(db) == 0
     assert text_of(deployment, run.claim.task_id) == "young\n"
 
 

@@ -7,21 +7,26 @@ says how much is missing. A run that writes nothing costs no thread, no row and 
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from threading import Condition, RLock, Thread
 from typing import Final
 
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, show_task
+from overnight_server.domain.log_bounds import (
+    CHUNK_BYTES,
+    CUT,
+    CUT_TEXT,
+    HEAD_BYTES,
+    TAIL_BYTES,
+    pieces,
+)
 from overnight_server.outcome.run_logs import LogWrite, NewLogChunk, write_logs
 from overnight_server.store.db import DATABASE_ERRORS, Db, is_transient
 from overnight_server.telemetry import LogEvent, Outage, emit
 from overnight_worker.log_text import LogText
 
-HEAD_BYTES: Final = 256 * 1024
-TAIL_BYTES: Final = 768 * 1024
-CHUNK_BYTES: Final = 16 * 1024
 FLUSH_SECONDS: Final = 1.0
 # A run that prints without a pause is written this often; most of it would be cut again.
 SHORTEST_PAUSE_SECONDS: Final = 0.25
@@ -30,9 +35,6 @@ SHORTEST_PAUSE_SECONDS: Final = 0.25
 LAST_FLUSH_SECONDS: Final = 1.0
 # Lines of two streams keep their order, unless they alternate more often than this in one write.
 MAX_OPEN_CHUNKS: Final = 16
-# The longest UTF-8 form of a character.
-_MAX_CHARACTER_BYTES: Final = 4
-CUT: Final = "cut"
 
 
 @dataclass(eq=False)
@@ -123,7 +125,7 @@ class RunLog:
     def _append(self, stream: str, text: str) -> None:
         if text and self._copy is not None:
             self._copy(text)
-        for piece in _pieces(text):
+        for piece in pieces(text):
             size = len(piece) if piece.isascii() else len(piece.encode())
             self._append_piece(stream, piece, size)
         if self._unwritten:
@@ -170,18 +172,8 @@ class RunLog:
 
     def _marker(self) -> NewLogChunk:
         """Return the row that stands for what was cut; its number is that of the last chunk cut."""
-        text = (
-            f"[{self._cut_lines:,} lines, {self._cut_bytes:,} bytes are missing here: the log of a"
-            f" run keeps its first {HEAD_BYTES // 1024} KB and its last {TAIL_BYTES // 1024} KB]\n"
-        )
+        text = CUT_TEXT.format(lines=f"{self._cut_lines:,}", bytes=f"{self._cut_bytes:,}")
         return NewLogChunk(self._cut_seq, CUT, self._cut_lines, self._cut_bytes, text)
-
-
-def _pieces(text: str) -> Iterator[str]:
-    """Yield a text in pieces that fit into a chunk."""
-    longest = CHUNK_BYTES if text.isascii() else CHUNK_BYTES // _MAX_CHARACTER_BYTES
-    for start in range(0, len(text), longest):
-        yield text[start : start + longest]
 
 
 class LogWriter:

@@ -197,7 +197,9 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "logs": Sweep(
         lambda db, settings: delete_old_logs(
-            db, retention=timedelta(days=settings.log_retention_days)
+            db,
+            retention=timedelta(days=settings.log_retention_days),
+            failures_retention=timedelta(days=settings.failed_log_retention_days),
         ),
         lambda settings: settings.log_retention_interval,
         "delete logs of runs that are older than their retention",

@@ -398,6 +398,11 @@ class Settings(BaseModel):
     log_retention_days: Annotated[int, NumberRange(1, 3650)] = Field(
         default=14, description="The number of days for which the logs of runs are kept."
     )
+    failed_log_retention_days: Annotated[int, NumberRange(1, 3650)] = Field(
+        default=90,
+        description="The number of days for which the last 64 KB of the log of a failed run are"
+        " kept, if that is longer than OVERNIGHT_LOG_RETENTION_DAYS.",
+    )
     artifact_retention_days: Annotated[int, NumberRange(1, 36_500)] = Field(
         default=90,
         description="The number of days for which artifacts are kept after their task has ended.",

@@ -6,14 +6,14 @@ noticed by a database trigger, which reports it as a NOTICE to the connection.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from uuid import UUID
 
 from sqlalchemy import Connection
 
-from overnight_server.domain.ids import DagId, show_dag
+from overnight_server.domain.ids import DagId, TaskId, show_dag
 from overnight_server.telemetry import LogEvent, emit
 
 _KEY = "overnight_after_commit"
@@ -29,6 +29,9 @@ class WakeUps(Protocol):
     def cancel_requested(self) -> None:
         """Wake the workers: the owner of a running task has asked for it to stop."""
 
+    def log_grew(self, tasks: Collection[TaskId]) -> None:
+        """Wake those who follow the logs of these tasks."""
+
 
 @dataclass
 class AfterCommit:
@@ -37,6 +40,7 @@ class AfterCommit:
     lines: list[tuple[LogEvent, Mapping[str, object]]] = field(default_factory=list)
     wakes: bool = False
     requests_cancel: bool = False
+    grown_logs: set[TaskId] = field(default_factory=set)
 
     def append(self, notice: str) -> None:
         """Add a log line if a NOTICE reports the end of a graph; ignore every other NOTICE.
@@ -56,6 +60,8 @@ class AfterCommit:
             wake_ups.wake()
         if wake_ups is not None and self.requests_cancel:
             wake_ups.cancel_requested()
+        if wake_ups is not None and self.grown_logs:
+            wake_ups.log_grew(self.grown_logs)
 
 
 def collect(tx: Connection) -> AfterCommit:
@@ -81,6 +87,11 @@ def wake_after_commit(tx: Connection) -> None:
 def request_cancel_after_commit(tx: Connection) -> None:
     """Wake the workers once this transaction has committed, so that they stop cancelled runs."""
     _pending(tx).requests_cancel = True
+
+
+def announce_log_after_commit(tx: Connection, task_id: TaskId) -> None:
+    """Wake those who follow the log of a task once this transaction has committed."""
+    _pending(tx).grown_logs.add(task_id)
 
 
 def _pending(tx: Connection) -> AfterCommit:

@@ -27,6 +27,7 @@ from overnight.models.agents import (
     RunCost,
     RunFailure,
     RunHeartbeat,
+    RunLogText,
     RunStarted,
     SpawnRequest,
     SuspendRequest,
@@ -63,6 +64,7 @@ from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_
 from overnight_server.outcome.heartbeat import CostSoFar, HeartbeatAnswer, heartbeat
 from overnight_server.outcome.inputs import children_of
 from overnight_server.outcome.presence import heartbeat_claim_holder
+from overnight_server.outcome.run_logs import append_log
 from overnight_server.outcome.start import start
 from overnight_server.store.db import ActingUser, Db
 
@@ -277,6 +279,16 @@ def upsert_artifact(body: ArtifactUpload, run: CurrentRun) -> ArtifactCreated:
     caps, store = ArtifactCaps.of(run.deps.settings), run.deps.artifact_store
     kept = store_artifact(run.db, holder.claim, made, caps, store)
     return ArtifactCreated(id=show_artifact(kept))
+
+
+@router.post("/logs")
+def append_run_log(body: RunLogText, run: CurrentRun) -> Ok:
+    """Add lines to the log of a run; passwords and credentials in it are masked.
+
+    Lines that are sent again, because no response arrived, appear again.
+    """
+    append_log(run.db, run.holder().claim, body.stream, body.text)
+    return Ok()
 
 
 def _run_of(request: Request, deps: Dependencies, cost: int) -> RunRequest:

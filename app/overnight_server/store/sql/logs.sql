@@ -29,6 +29,9 @@ WITH chunk AS (
 )
 SELECT DISTINCT task_id, epoch FROM written;
 
+-- name: append_log
+SELECT append_log(:task_id, :epoch, :token, :stream, CAST(:parts AS jsonb), :head_bytes, :tail_bytes, :cut_text);
+
 -- name: cut_log
 SELECT cut_log(:task_id, :epoch, :token, :after_seq, :before_seq);
 
@@ -52,4 +55,4 @@ SELECT t.finished_at IS NOT NULL OR t.epoch > CAST(:last_epoch AS int)
  ORDER BY l.epoch, l.seq;
 
 -- name: delete_old_logs
-SELECT delete_old_logs(CAST(:older_than AS interval), :limit) AS deleted;
+SELECT delete_old_logs(CAST(:older_than AS interval), CAST(:failures_older_than AS interval), :tail_bytes, :limit);

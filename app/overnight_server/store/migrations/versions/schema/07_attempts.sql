@@ -281,7 +281,8 @@ $$;
 
 -- What a run printed and logged, in chunks of up to 16 KB. The holder of the claim counts `seq`, from 1. Of a run
 -- the first 256 KB and the last 768 KB are kept; a row of the stream `cut` stands for what is missing, and its
--- `lines` and `bytes` say how much that is. Like attempts, chunks have no foreign key to tasks.
+-- `lines` and `bytes` say how much that is. `is_tail` marks the end of the log of a failed run that is kept longer
+-- than other logs. Like attempts, chunks have no foreign key to tasks.
 CREATE TABLE log_chunks (
     task_id UUID NOT NULL,
     epoch INTEGER NOT NULL,
@@ -292,10 +293,12 @@ CREATE TABLE log_chunks (
     lines BIGINT NOT NULL,
     bytes BIGINT NOT NULL,
     text TEXT NOT NULL,
+    is_tail BOOLEAN DEFAULT false NOT NULL,
     PRIMARY KEY (task_id, epoch, seq),
     CONSTRAINT log_chunks_stream_known CHECK (stream IN ('stdout', 'stderr', 'log', 'cut'))
 );
-CREATE INDEX log_chunks_at ON log_chunks (at);
+CREATE INDEX log_chunks_at ON log_chunks (at) WHERE NOT is_tail;
+CREATE INDEX log_chunks_tail_at ON log_chunks (at) WHERE is_tail;
 
 -- Delete chunks in the middle of the log of a claim that is still held. Processes may not delete rows themselves.
 CREATE FUNCTION cut_log(of_task uuid, of_epoch int, of_token uuid, after_seq int, before_seq int) RETURNS bigint
@@ -313,21 +316,108 @@ AS $$
     SELECT count(*) FROM gone
 $$;
 
--- Delete the oldest chunks of logs that are older than their retention; return their number.
-CREATE FUNCTION delete_old_logs(older_than interval, max_rows int) RETURNS bigint
+-- Add parts of text to the log of a run of a pull agent, in order; `bytes` and `lines` are those of each part. The answer
+-- is 'written', 'lost' if the claim is not held or not started, 'worker' if a worker writes the log itself, or 'full'.
+-- Here `seq` is where a chunk ends in the whole output, in bytes: so what lies between the first `head_bytes` and the last
+-- `tail_bytes` is found without counting, and becomes one row with the text `cut_text`.
+CREATE FUNCTION append_log(of_task uuid, of_epoch int, of_token uuid, stream text, parts jsonb, head_bytes int,
+                           tail_bytes int, cut_text text)
+RETURNS text
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+DECLARE
+    run record;
+    size bigint;
+    missing record;
+BEGIN
+    SELECT t.user_id, t.pool LIKE 'pull:%' AS is_pulled INTO run
+      FROM tasks t
+     WHERE t.id = of_task AND t.epoch = of_epoch AND t.token = of_token AND t.state IN ('running', 'validating')
+       FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN 'lost';
+    ELSIF NOT run.is_pulled THEN
+        RETURN 'worker';
+    END IF;
+    SELECT coalesce(max(c.seq), 0) INTO size FROM log_chunks c WHERE c.task_id = of_task AND c.epoch = of_epoch;
+    -- A position has nine digits at most.
+    IF size > 990000000 THEN
+        RETURN 'full';
+    END IF;
+    INSERT INTO log_chunks (task_id, epoch, seq, user_id, stream, lines, bytes, text)
+    SELECT of_task, of_epoch, size + sum(p.bytes) OVER (ORDER BY p.number), run.user_id, append_log.stream, p.lines,
+           p.bytes, p.text
+      FROM jsonb_to_recordset(parts) AS p (number int, lines bigint, bytes bigint, text text);
+    SELECT max(c.seq) - tail_bytes INTO size FROM log_chunks c WHERE c.task_id = of_task AND c.epoch = of_epoch;
+    WITH gone AS (
+        DELETE FROM log_chunks c
+         WHERE c.task_id = of_task AND c.epoch = of_epoch AND c.seq > head_bytes AND c.seq <= size
+        RETURNING c.seq, c.lines, c.bytes
+    )
+    SELECT max(g.seq) AS seq, sum(g.lines) AS lines, sum(g.bytes) AS bytes INTO missing FROM gone g;
+    IF missing.seq IS NOT NULL THEN
+        INSERT INTO log_chunks (task_id, epoch, seq, user_id, stream, lines, bytes, text)
+        VALUES (of_task, of_epoch, missing.seq, run.user_id, 'cut', missing.lines, missing.bytes,
+                replace(replace(cut_text, '{lines}', to_char(missing.lines, 'FM999,999,999,999')),
+                        '{bytes}', to_char(missing.bytes, 'FM999,999,999,999')));
+    END IF;
+    RETURN 'written';
+END
+$$;
+
+-- Delete the oldest chunks of logs that are older than their retention; of a run that failed the last `tail_bytes` are
+-- kept longer, and marked. Return how many chunks were deleted or marked. A tail has at most 1,000 chunks, so that the
+-- statement does not grow with the log of a run that prints a line every second.
+CREATE FUNCTION delete_old_logs(older_than interval, failures_older_than interval, tail_bytes bigint, max_rows int)
+RETURNS bigint
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
-    WITH gone AS (
-        DELETE FROM log_chunks
-         WHERE (task_id, epoch, seq) IN (SELECT task_id, epoch, seq
-                                           FROM log_chunks
-                                          WHERE at < clock() - older_than
-                                          ORDER BY at
-                                          LIMIT max_rows
-                                            FOR UPDATE SKIP LOCKED)
-        RETURNING seq
+    WITH old AS MATERIALIZED (
+        SELECT task_id, epoch, seq
+          FROM log_chunks
+         WHERE NOT is_tail AND at < clock() - older_than
+         ORDER BY at
+         LIMIT max_rows
+           FOR UPDATE SKIP LOCKED
+    ), old_tail AS MATERIALIZED (
+        SELECT task_id, epoch, seq
+          FROM log_chunks
+         WHERE is_tail AND at < clock() - failures_older_than
+         ORDER BY at
+         LIMIT max_rows
+           FOR UPDATE SKIP LOCKED
+    ), tails AS MATERIALIZED (
+        SELECT a.task_id, a.epoch, tail.first_seq
+          FROM (SELECT DISTINCT task_id, epoch FROM old) run
+          JOIN attempts a ON a.task_id = run.task_id AND a.epoch = run.epoch
+         CROSS JOIN LATERAL (
+            SELECT min(seq) AS first_seq
+              FROM (SELECT seq, sum(bytes) OVER (ORDER BY seq DESC) AS size
+                      FROM (SELECT c.seq, c.bytes
+                              FROM log_chunks c
+                             WHERE c.task_id = a.task_id AND c.epoch = a.epoch AND c.stream <> 'cut'
+                             ORDER BY c.seq DESC
+                             LIMIT 1000) last) summed
+             WHERE size <= tail_bytes) tail
+         WHERE a.spent AND a.outcome <> 'completed' AND a.ended_at >= clock() - failures_older_than
+    ), kept AS (
+        UPDATE log_chunks c
+           SET is_tail = true
+          FROM old o
+          JOIN tails t ON t.task_id = o.task_id AND t.epoch = o.epoch AND o.seq >= t.first_seq
+         WHERE c.task_id = o.task_id AND c.epoch = o.epoch AND c.seq = o.seq
+        RETURNING c.seq
+    ), gone AS (
+        DELETE FROM log_chunks c
+         USING (SELECT * FROM old_tail
+                UNION ALL
+                SELECT o.* FROM old o
+                 WHERE NOT EXISTS (SELECT 1 FROM tails t
+                                    WHERE t.task_id = o.task_id AND t.epoch = o.epoch AND o.seq >= t.first_seq)) o
+         WHERE c.task_id = o.task_id AND c.epoch = o.epoch AND c.seq = o.seq
+        RETURNING c.seq
     )
-    SELECT count(*) FROM gone
+    SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM gone)
 $$;
 
 -- The attempts that count against a task since an operator last reset its failures.

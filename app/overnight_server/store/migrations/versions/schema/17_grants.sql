@@ -74,6 +74,7 @@ GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
 GRANT EXECUTE ON FUNCTION delete_artifact TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION append_log TO overnight_app, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION needed_blobs TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION promote_artifacts TO overnight_app, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate;
