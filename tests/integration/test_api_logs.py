@@ -221,4 +221,5 @@ def test_the_command_prints_the_text_of_all_runs(
     result = run_command("logs", task_of(run), "--json")
     assert result.stdout.count('"seq"') == 2
     assert "\\u001b[31mred" in result.stdout
-    assert run_command("logs", task_of(run), "--attempt", "7").stdout == ""
+    missing = run_command("logs", task_of(run), "--attempt", "7")
+    assert (missing.stdout, "run 7 does not exist" in missing.stderr) == ("", True)

@@ -40,7 +40,7 @@ def logs(
                 output.documents([task_output.as_document(chunk)])
                 output.text("")
         else:
-            _print(chunks)
+            _print(chunks, attempt)
 
 
 def _stored(client: "Client", task_id: str, attempt: int | None) -> "Iterator[LogChunk]":
@@ -50,7 +50,7 @@ def _stored(client: "Client", task_id: str, attempt: int | None) -> "Iterator[Lo
         after = page[-1].id
 
 
-def _print(chunks: "Iterator[LogChunk]") -> None:
+def _print(chunks: "Iterator[LogChunk]", attempt: int | None) -> None:
     """Print the text of the log; a message on stderr says where a run begins."""
     epoch, ends_line = None, True
     for chunk in chunks:
@@ -62,4 +62,5 @@ def _print(chunks: "Iterator[LogChunk]") -> None:
         ends_line = chunk.text.endswith("\n")
     output.text("" if ends_line else "\n")
     if epoch is None:
-        output.note("The log is empty: no run has printed or logged anything.")
+        run = "no run has" if attempt is None else f"run {attempt} does not exist, or has not"
+        output.note(f"The log is empty: {run} printed or logged anything.")
