@@ -12,6 +12,7 @@ from overnight.handlers.outcome import UnstorableOutput, decisive_error, storabl
 from overnight.handlers.registry import Handler, HandlerFunction, describe, registered
 from overnight.handlers.spawn import ArtifactContent, ChildRequest, artifact_value
 from overnight.models.agents import Child
+from overnight.models.validation import Feedback
 
 TASK_ID = "task_00000000000000000000000001"
 # A handler that waits more often than this in one test never ends.
@@ -135,6 +136,7 @@ class MemoryContext(Context):
         answers: Mapping[str, Any] | None = None,
         task_id: str = TASK_ID,
         graph: MemoryGraph | None = None,
+        feedback: Feedback | None = None,
     ) -> None:
         super().__init__(
             task_id=task_id,
@@ -148,6 +150,7 @@ class MemoryContext(Context):
             epoch=attempt,
             ceiling_usd=ceiling_usd,
         )
+        self._feedback = feedback
         self.graph = graph or MemoryGraph(answers or {})
         self.artifacts: dict[str, Any] = {}
         self._initial_inputs = dict(inputs or {})
@@ -164,6 +167,11 @@ class MemoryContext(Context):
     def stop_reason(self) -> str | None:
         """The reason given to `stop`, or `timeout` or `budget`; None while the run may continue."""
         return self._stop_reason
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """The feedback that the test gives."""
+        return self._feedback
 
     @property
     def seconds_left(self) -> float:

@@ -30,6 +30,7 @@ from overnight.models.agents import Child, ClaimedTask
 from overnight.models.field_types import LONGEST_WAIT_SECONDS
 from overnight.models.json_values import check_object, storable_text
 from overnight.models.tasks import Task
+from overnight.models.validation import Feedback
 
 T = TypeVar("T")
 # The stop reason for each reply to a heartbeat that ends the run.
@@ -79,6 +80,11 @@ class AgentContext(Context):
 
     def _claim_token(self) -> str | None:
         return self._task.token
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Why the output of the latest rejected attempt was rejected; None if none was."""
+        return self._task.feedback
 
     @property
     def stop_reason(self) -> str | None:

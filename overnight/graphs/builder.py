@@ -20,6 +20,7 @@ from overnight.graphs.shape import checked_graph
 from overnight.models.dags import Condition, DagCreate, DagCreated, Policy
 from overnight.models.execution import Network, RunLimits, Runner
 from overnight.models.tasks import RetryPolicy
+from overnight.models.validation import OutputValidator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,6 +42,7 @@ class StepFields(TypedDict, total=False):
     type: str | None
     payload: dict[str, Any] | None
     prompt: str | None
+    output_validation: "Sequence[OutputValidator | dict[str, Any]] | None"
     spec: dict[str, Any] | None
     runner: Runner | None
     agent: str | None

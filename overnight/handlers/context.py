@@ -15,6 +15,7 @@ from overnight.handlers.spawn import (
 )
 from overnight.models.agents import Child
 from overnight.models.tasks import ChildFields
+from overnight.models.validation import Feedback
 
 # The database column holds no larger amount; a larger one is a mistake of unit.
 MAX_USD = 1_000_000
@@ -127,6 +128,15 @@ class Context(ABC):
         if self._inputs is None:
             self._inputs = self._read_inputs()
         return self._inputs
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Why the output of the latest rejected attempt was rejected; None if none was.
+
+        It has the validator, its message and the beginning of the output, so that this attempt can
+        do better.
+        """
+        return None
 
     @property
     def children(self) -> list[Child]:

@@ -181,6 +181,7 @@ if TYPE_CHECKING:
         TaskResponse,
         UserLimits,
     )
+    from overnight.models.validation import Feedback, OutputValidator
 
 __all__ = [
     "AbsenceAnswer",
@@ -238,6 +239,7 @@ __all__ = [
     "ExpectedTime",
     "Explanation",
     "Fairness",
+    "Feedback",
     "FilterFields",
     "FindingAcceptance",
     "FindingAccepted",
@@ -266,6 +268,7 @@ __all__ = [
     "NightUsage",
     "Notice",
     "Ok",
+    "OutputValidator",
     "Pause",
     "PauseRequest",
     "PauseState",
@@ -354,6 +357,7 @@ _MODULES = (
     "http_agents",
     "admin",
     "keys",
+    "validation",
 )
 
 

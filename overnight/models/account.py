@@ -55,6 +55,12 @@ class Attempt(ResponseModel):
     sandbox: str | None = Field(
         None, description="The sandbox of the run, such as: bwrap, memory 2 GB, network off."
     )
+    validator: str | None = Field(
+        None, description="The method of the validator that rejected the output, if one did."
+    )
+    rejected_output: Any = Field(
+        None, description="The rejected output; kept for the latest rejection of the task."
+    )
 
 
 class Artifact(ResponseModel):

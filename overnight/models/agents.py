@@ -16,6 +16,7 @@ from overnight.models.field_types import (
 )
 from overnight.models.json_values import check_characters, check_json
 from overnight.models.tasks import TaskBody
+from overnight.models.validation import Feedback
 
 JsonValue = Annotated[Any, AfterValidator(check_json)]
 MOST_USD = 1_000_000
@@ -132,6 +133,9 @@ class ClaimedTask(ResponseModel):
     inputs: dict[str, Any] = Field(description="The outputs that the task may read, by name.")
     base64_inputs: list[str] = Field(
         default=[], description="The names of inputs that are bytes, encoded in base 64."
+    )
+    feedback: Feedback | None = Field(
+        None, description="Why the output of an earlier attempt was rejected; null if none was."
     )
     timeout_seconds: int = Field(
         description="The time limit of the run in seconds, from its start."

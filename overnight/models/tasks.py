@@ -34,6 +34,7 @@ from overnight.models.field_types import (
     WholeNumber,
 )
 from overnight.models.json_values import check_text
+from overnight.models.validation import MAX_VALIDATORS, OutputValidator
 
 # The pattern precedes the validator: pydantic omits a later pattern from the JSON schema.
 Creator = Annotated[
@@ -161,6 +162,12 @@ class TaskBody(RequestModel):
         default=False,
         description="Store the whole output of each run as the artifact log; stored as"
         " spec.keep_log.",
+    )
+    output_validation: tuple[OutputValidator, ...] = Field(
+        (),
+        max_length=MAX_VALIDATORS,
+        description="Validators of the output, which must all accept it before the task completes;"
+        " stored as spec.output_validation.",
     )
     spec: JsonObject = Field(
         default_factory=dict,
@@ -292,6 +299,8 @@ class TaskBody(RequestModel):
     def _one_prompt(self) -> Self:
         if self.prompt is not None and "prompt" in self.spec:
             raise ValueError("prompt is given twice: as a field and in spec")
+        if self.output_validation and "output_validation" in self.spec:
+            raise ValueError("output_validation is given twice: as a field and in spec")
         return self
 
 
@@ -316,6 +325,7 @@ class ChildFields(TypedDict, total=False):
     payload: dict[str, Any] | None
     prompt: str | None
     keep_log: bool | None
+    output_validation: Sequence[OutputValidator | dict[str, Any]] | None
     spec: dict[str, Any] | None
     runner: Runner | None
     agent: str | None
@@ -406,6 +416,9 @@ class TaskResponse(ResponseModel):
         None,
         description="How its command runs: argv, env, network, limits and models, as the agent"
         " profile was when the task was created; null for other runners.",
+    )
+    output_validation: list[dict[str, Any]] = Field(
+        default_factory=list, description="The validators of its output, in the order of their use."
     )
     timeout_seconds: int | None = Field(None, description="The time limit of one run.")
     effective_timeout_seconds: int | None = Field(

@@ -1,5 +1,6 @@
-"""What a command's exit means, and how its events and streams are read."""
+"""What a command gets, what its exit means, and how its events and streams are read."""
 
+import json
 import os
 import threading
 from typing import Any
@@ -7,6 +8,10 @@ from typing import Any
 import pytest
 
 from overnight.handlers.control_exceptions import Fail, Retry, Stopped
+from overnight.models.validation import Feedback
+from overnight.testing import MemoryContext
+from overnight_server.domain.execution import Execution
+from overnight_worker.runners.command import own_environment, prompt_of
 from overnight_worker.runners.command_events import CommandEvents, lines_of
 from overnight_worker.runners.command_output import TAIL_BYTES, CommandOutput
 from overnight_worker.runners.exit_codes import CommandFailed, check_end
@@ -204,3 +209,38 @@ def test_a_command_that_was_asked_to_stop_has_succeeded_only_with_a_result() -> 
                 last_line="",
                 has_result=has_result,
             )
+
+
+def told(feedback: Feedback | None) -> MemoryContext:
+    return MemoryContext(prompt="Fix it.", attempt=2, feedback=feedback)
+
+
+REJECTION = Feedback(attempt=1, validator="regex", message="regex: no", output='say "ok"\nnow')
+
+
+def test_a_command_finds_feedback_in_a_variable_and_its_prompt_unchanged() -> None:
+    context: Any = told(REJECTION)
+
+    variables = own_environment(context)
+
+    assert json.loads(variables["OVERNIGHT_FEEDBACK"]) == {
+        "attempt": 1,
+        "validator": "regex",
+        "message": "regex: no",
+        "output": 'say "ok"\nnow',
+    }
+    assert prompt_of(Execution(argv=("true",)), context) == "Fix it."
+    without: Any = told(None)
+    assert own_environment(without) == {"OVERNIGHT_TASK_ID": context.task_id}
+
+
+def test_the_prompt_of_an_agent_ends_with_its_feedback_as_data() -> None:
+    context: Any = told(REJECTION)
+    agent = Execution(argv=("true",), agent="claude")
+
+    assert prompt_of(agent, context) == (
+        "Fix it.\n\nThe output of an earlier attempt was rejected: regex: no\n"
+        'That output was, as a JSON text: "say \\"ok\\"\\nnow"\n'
+    )
+    without: Any = told(None)
+    assert prompt_of(agent, without) == "Fix it."

@@ -1,4 +1,4 @@
-"""The Celery task that carries out claims: start, prepare, run, collect, settle.
+"""The Celery task that carries out claims: start, prepare, run, collect, validate, settle.
 
 The stages are the same for every runner; `runners` has what differs: how a run begins and ends.
 """
@@ -26,6 +26,7 @@ from overnight_worker.full_log import FullLog, store_full_log
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.lease import Lease
 from overnight_worker.message import read_claims
+from overnight_worker.output_validation import OutputRejected, OutputValidation
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.prepare import prepared
 from overnight_worker.record_results import UNANSWERED_SECONDS, hand_back_by
@@ -177,16 +178,20 @@ def run_one(resources: WorkerResources, active: ActiveRun) -> Result | None:
         # A run that was stopped for another reason does not show how long its type takes.
         resources.durations.add(run.type, ran_seconds)
     result = result_of(outcome_of(output, raised, reason), run, active.context)
+    if result is not None and isinstance(raised, OutputRejected):
+        result = raised.with_output(result)
     if isinstance(result, WaitingForTasks):
         fault("wait.before_suspend")
     return None if result is None else replace(result, ran_seconds=ran_seconds)
 
 
 def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner) -> object:
-    """Prepare a run, run it to its end and collect what it left; return its output.
+    """Prepare a run, run it to its end, collect what it left and validate; return its output.
 
-    What this raises is how the run failed.
+    What this raises is how the run failed. The workspace is collected before it is validated,
+    because the tests of a task may write to it.
     """
+    validation = OutputValidation.of(active.run, resources.settings.sandbox)
     wire = Wire(resources.db, active.run.claim, active.context, active.stop_policy)
     repositories = resources.settings.allowed_repositories
     with prepared(active.run, active.context, repositories) as prepared_run:
@@ -195,7 +200,10 @@ def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner)
         finally:
             # Before the result is recorded: that frees the task's locks and lets others start.
             POOL_GUARD.end_programs_of_run()
-        return collect(prepared_run, wire.output())
+        reported = wire.output()
+        output = collect(prepared_run, reported)
+        validation.check(prepared_run, wire, reported, output)
+        return output
 
 
 def run_until_end(runner: Runner, prepared_run: PreparedRun, wire: Wire) -> None:

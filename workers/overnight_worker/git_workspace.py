@@ -11,11 +11,11 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
 from typing import Final
 from urllib.parse import urlsplit
 
 from overnight.handlers.control_exceptions import Fail
+from overnight_worker.program_in_sandbox import run_program
 from overnight_worker.run_context import RunContext
 from overnight_worker.sandbox import (
     NetworkPolicy,
@@ -23,7 +23,6 @@ from overnight_worker.sandbox import (
     Rung,
     SandboxLimits,
     SandboxSpec,
-    start_sandbox,
 )
 from overnight_worker.sandbox.collect import open_beneath
 from overnight_worker.sandbox.workspace import let_sandbox_read
@@ -32,8 +31,6 @@ BRANCH_PREFIX: Final = "overnight/"
 BUNDLE: Final = "/overnight/source.bundle"
 BASE: Final = "refs/heads/overnight-base"
 GIT_SECONDS: Final = 600.0
-READ_BYTES: Final = 1 << 16
-MAX_OUTPUT_BYTES: Final = 1 << 20
 MAX_FILE_BYTES: Final = 64 << 20
 # How many branches and tags a message names.
 MAX_NAMES: Final = 5
@@ -291,33 +288,11 @@ def _run(spec: SandboxSpec, rung: Rung, context: RunContext, *, what: str) -> by
 
     A request to stop the run ends it: then this raises Stopped.
     """
-    output, errors = bytearray(), bytearray()
-    with start_sandbox(spec, rung) as sandbox:
-        context.on_stop(lambda _reason: sandbox.kill())
-        readers = [
-            Thread(target=_drain, args=(descriptor, into), daemon=True)
-            for descriptor, into in ((sandbox.stdout, output), (sandbox.stderr, errors))
-        ]
-        for reader in readers:
-            reader.start()
-        if context.stop_reason is None and sandbox.wait(GIT_SECONDS) is None:
-            errors += b"git takes too long"
-        sandbox.kill()
-        end = sandbox.wait()
-        for reader in readers:
-            reader.join()
-        context.on_stop(None)
-    context.check()
-    if end is None or end.cause != "exit" or end.exit_code != 0:
-        lines = errors.decode(errors="replace").strip().splitlines()
-        raise _invalid(f"{what}: {lines[-1] if lines else end}")
-    return bytes(output)
-
-
-def _drain(descriptor: int, into: bytearray) -> None:
-    """Read a stream to its end, and keep its beginning."""
-    while data := os.read(descriptor, READ_BYTES):
-        into += data[: MAX_OUTPUT_BYTES - len(into)]
+    program = run_program(spec, rung, context, seconds=GIT_SECONDS)
+    if not program.has_succeeded:
+        reason = "git takes too long" if program.end is None else program.last_error
+        raise _invalid(f"{what}: {reason or program.end}")
+    return program.stdout
 
 
 def _read(workspace: Path, name: str) -> bytes:

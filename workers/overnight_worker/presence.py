@@ -12,7 +12,12 @@ from celery.bootsteps import StartStopStep
 
 from overnight.handlers.registry import capabilities_offered, registered
 from overnight_server.dispatch.celery_settings import agent_queue
-from overnight_server.domain.capabilities import COMMAND, RUNNER_PREFIX, runner_capability
+from overnight_server.domain.capabilities import (
+    COMMAND,
+    PYTHON,
+    RUNNER_PREFIX,
+    runner_capability,
+)
 from overnight_server.fault_points import fault
 from overnight_server.outcome.presence import (
     WorkerDescription,
@@ -71,6 +76,7 @@ def describe_worker(settings: Settings, *, slots: int) -> WorkerDescription:
     # A runner is offered by a worker that has it, never by its settings.
     named = {name for name in settings.capabilities if not name.startswith(RUNNER_PREFIX)}
     offered = {*named, *capabilities_offered(), f"agent:{settings.pool}"}
+    offered.add(runner_capability(PYTHON))
     types = set(registered())
     if RUNNERS.has_command:
         offered.add(runner_capability(COMMAND))

@@ -10,6 +10,7 @@ from overnight.handlers.context import Context, check_cost
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
 from overnight.models.agents import Child
 from overnight.models.json_values import check_object
+from overnight.models.validation import Feedback
 from overnight_server.control.claim_tokens import token_of
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
@@ -54,6 +55,9 @@ class RunContext(Context):
             inputs=None if run.is_linked else {},
         )
         self._claim = run.claim
+        # Whether an earlier attempt may have been rejected, and why, once it is read.
+        self._may_have_feedback = run.attempts > 0
+        self._feedback: Feedback | None = None
         self._graph = graph
         self._send_progress = send_progress
         self._send_cost = send_cost
@@ -150,6 +154,14 @@ class RunContext(Context):
         if self._graph is None:
             raise RuntimeError("this run has no task graph: it was made outside a worker")
         return self._graph
+
+    @property
+    def feedback(self) -> Feedback | None:
+        """Why the output of the latest rejected attempt was rejected; read when first used."""
+        if self._may_have_feedback:
+            self._feedback = self.graph.feedback()
+            self._may_have_feedback = False
+        return self._feedback
 
     def _read_inputs(self) -> dict[str, Any]:
         return self.graph.inputs()

@@ -11,6 +11,7 @@ from overnight.errors import InvalidRequest, StaleAttempt, TaskStopping
 from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
 from overnight.models.agents import Child
+from overnight.models.validation import Feedback
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
@@ -18,6 +19,7 @@ from overnight_server.intake.translate_request import new_task
 from overnight_server.outcome.artifacts import ArtifactCaps, NewArtifact, store_artifact
 from overnight_server.outcome.inputs import ChildView, children_of, inputs_of
 from overnight_server.outcome.lock_claimed_task import lock_claimed_task
+from overnight_server.outcome.validation import latest_feedback
 from overnight_server.store.db import DATABASE_ERRORS, is_transient
 from overnight_worker.record_results import (
     FIRST_PAUSE_SECONDS,
@@ -79,6 +81,10 @@ class RunGraph:
                 resources.db, run.user_id, run.claim.task_id, resources.artifact_store
             )
         )
+
+    def feedback(self) -> Feedback | None:
+        """Return why the latest rejected output of the task was rejected, if one was."""
+        return _retry(lambda: latest_feedback(self._resources.db, self._run.claim.task_id))
 
     def keep(self, name: str, content: ArtifactContent) -> str:
         """Store an artifact under a name of the task, and return its id."""

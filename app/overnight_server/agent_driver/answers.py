@@ -128,7 +128,7 @@ def after_unreadable(answer: UnreadableAnswer) -> Result:
 def result_of(task: TaskAnswer, run: Run) -> Result:
     """Return the result of a run that has ended at its agent."""
     if task.state == "completed":
-        return completed(TaskResult.model_construct(**task.result_fields()))
+        return completed(TaskResult.model_construct(**task.result_fields()), run)
     if task.state == "cancelled":
         return Raised("agent_cancelled", "the agent cancelled the task", **spending(task))
     return failed(task, run)

@@ -19,6 +19,7 @@ from overnight_server.gate.dispatch_log import log_dispatch_failed
 from overnight_server.outcome.agent_claims import HeldClaim, read_claim, settle_claim
 from overnight_server.outcome.inputs import InputsTooLarge, inputs_of
 from overnight_server.outcome.start import start
+from overnight_server.outcome.validation import latest_feedback
 from overnight_server.store.db import Db
 
 # What one response to an agent may have of artifacts: the process has all of it in memory.
@@ -99,6 +100,7 @@ def work_as_json(
         spec=run.spec,
         inputs=inputs | {name: b64encode(value).decode() for name, value in raw.items()},
         base64_inputs=list(raw),
+        feedback=latest_feedback(gate_db, task_id) if run.attempts else None,
         timeout_seconds=run.granted_seconds,
         ceiling_usd=run.ceiling_usd,
         spent_usd=run.spent_usd,

@@ -14,6 +14,7 @@ from overnight.errors import InvalidRequest, NotEditable, PreconditionFailed, Ta
 from overnight_server.domain.execution import command_options
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.lifecycle import WAITING, LifecycleEvent, State, target
+from overnight_server.domain.validation import check_validators
 from overnight_server.mask import mask_names
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import wake_after_commit
@@ -142,6 +143,8 @@ def _execution(tx: Connection, user_id: UserId, task_id: TaskId, changes: TaskEd
         return None
     params = {"user_id": user_id, "task_id": task_id}
     row = tx.execute(statement("execution_of_task"), params).one()
+    if changes.spec is not None:
+        check_validators(changes.spec, row.required_capabilities)
     if row.execution is None:
         if changes.agent is None:
             return None

@@ -120,7 +120,7 @@ MOVES: dict[LifecycleEvent, Move] = {
         via=State.FAILED,
     ),
     LifecycleEvent.HAND_BACK: _move(ACTIVE, State.READY),
-    LifecycleEvent.SUSPEND: _move({State.RUNNING}, State.PENDING),
+    LifecycleEvent.SUSPEND: _move({State.RUNNING, State.VALIDATING}, State.PENDING),
     LifecycleEvent.PROMOTE: _move({State.RETRYING}, State.READY),
     LifecycleEvent.CANCEL: _move(OPEN, State.CANCELLED),
     # A dead letter that is resolved by `cancel`; its task has ended already.

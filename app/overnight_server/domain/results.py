@@ -37,7 +37,11 @@ class Returned(RunEnd):
 
 @dataclass(frozen=True)
 class Raised(RunEnd):
-    """The handler failed; with `retryable` None the task's retry policy decides."""
+    """The handler failed; with `retryable` None the task's retry policy decides.
+
+    `validator` is the method of the validator that rejected the output, and `rejected` is that
+    output with its summary and its changed files.
+    """
 
     error_class: str
     message: str
@@ -45,6 +49,8 @@ class Raised(RunEnd):
     detail: str = ""
     retryable: bool | None = None
     wait_seconds: float | None = None
+    validator: str | None = None
+    rejected: dict[str, object] | None = None
 
 
 @dataclass(frozen=True)

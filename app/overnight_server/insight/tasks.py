@@ -12,6 +12,7 @@ from overnight_server.domain.capabilities import agent_name_in, runner_in
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.priority import MAX_POSITION, position_of, priority_of
+from overnight_server.domain.validation import validators_of
 from overnight_server.mask import mask_names
 from overnight_server.store.batched_statements import ResultRow, StatementCall
 from overnight_server.store.db import Db
@@ -150,6 +151,7 @@ def task_response(row: ResultRow) -> TaskResponse:
         runner=runner_in(row.required_capabilities),
         agent=None if row.execution is None else row.execution.get("agent"),
         execution=_execution(row.execution),
+        output_validation=validators_of(row.spec),
         timeout_seconds=row.timeout_seconds,
         effective_timeout_seconds=row.effective_timeout_seconds,
         deadline_at=row.deadline_at,

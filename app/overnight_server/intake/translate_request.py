@@ -20,7 +20,7 @@ from overnight_server.domain.lock_keys import default_key, repository_key
 from overnight_server.domain.priority import score
 from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryRules, Strategy
-from overnight_server.intake import execution
+from overnight_server.intake import execution, validation
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.settings import Settings
@@ -55,7 +55,7 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         type=COMMAND if runner == COMMAND else body.type or settings.default_type,
         description=body.description,
         payload=body.payload,
-        spec=_spec(body),
+        spec=_spec(body, runner),
         project_id=body.project_id,
         priority=_priority(body, settings),
         priority_boost_per_minute=_boost(body, settings),
@@ -79,10 +79,11 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
     )
 
 
-def _spec(body: tasks.TaskBody) -> dict[str, Any]:
+def _spec(body: tasks.TaskBody, runner: str) -> dict[str, Any]:
     """Return the spec, with the fields of the request that are kept there."""
     prompt = {} if body.prompt is None else {"prompt": body.prompt}
-    return body.spec | prompt | ({"keep_log": True} if body.keep_log else {})
+    log = {"keep_log": True} if body.keep_log else {}
+    return body.spec | prompt | log | validation.requested(body, runner)
 
 
 def prompted_task(body: QueueSubmit, settings: Settings, source: str | None) -> NewTask:
@@ -210,7 +211,9 @@ def _capabilities(body: tasks.TaskBody, runner: str) -> tuple[str, ...]:
         legal = "other names; the field runner chooses the runner"
         raise InvalidRequest("required_capabilities", "names a runner", legal=legal)
     named = () if body.agent_name is None else (agent_capability(body.agent_name),)
-    of_runner = () if runner == PYTHON else (runner_capability(runner),)
+    # Only a worker validates outputs: the agents of users do not offer the runner Python.
+    is_named = runner != PYTHON or validation.is_validated(body)
+    of_runner = (runner_capability(runner),) if is_named else ()
     return tuple(dict.fromkeys([*body.required_capabilities, *named, *of_runner]))
 
 

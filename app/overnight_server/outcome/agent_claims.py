@@ -7,7 +7,7 @@ from typing import TypedDict
 
 from sqlalchemy import Connection
 
-from overnight.errors import NotStarted, StaleAttempt
+from overnight.errors import InvalidRequest, NotStarted, StaleAttempt
 from overnight.models.agents import RunCost, RunFailure, TaskResult
 from overnight_server.domain.claims import Claim, Run
 from overnight_server.domain.ids import TaskId
@@ -22,6 +22,7 @@ from overnight_server.domain.results import (
     Returned,
     TimedOut,
 )
+from overnight_server.domain.validation import validators_of
 from overnight_server.gate.dispatch_log import AGENT_BUSY, log_dispatch_failed
 from overnight_server.outcome.settle import keep_stale_result, settle
 from overnight_server.store.db import Db
@@ -79,8 +80,14 @@ def spending(report: RunCost) -> Spending:
     return {"cost_usd": report.cost_usd, "tokens": report.tokens.model_dump(exclude_defaults=True)}
 
 
-def completed(report: TaskResult) -> Result:
-    """Return the result of a run that its agent reports as completed."""
+def completed(report: TaskResult, run: Run) -> Result:
+    """Return the result of a run that its agent reports as completed.
+
+    Raises InvalidRequest if the output must be validated, which only the worker of a run does.
+    """
+    if validators_of(run.spec):
+        legal = "failed; or let the handler return its output to the worker"
+        raise InvalidRequest("status", "the output of this task must be validated", legal=legal)
     return Returned(
         output=report.output,
         summary=report.summary,

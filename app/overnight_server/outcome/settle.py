@@ -42,6 +42,7 @@ from overnight_server.domain.results import (
     bounded,
 )
 from overnight_server.domain.retry import RetryRules
+from overnight_server.domain.validation import validators_of
 from overnight_server.domain.verdicts import TaskHistory, Verdict, judge
 from overnight_server.fault_points import fault
 from overnight_server.outcome.artifacts import promote_artifacts
@@ -79,7 +80,8 @@ class Ending:
     """One run with its result and the verdict on it.
 
     With `only_expired`, which reapers set, the verdict applies only if the lease has expired.
-    `attempts` and `failures` are those before this run. `max_attempts` is only logged.
+    `attempts` and `failures` are those before this run. `max_attempts` is only logged. A run that
+    `is_validated` completes its task only from `validating`.
     """
 
     claim: Claim
@@ -92,6 +94,7 @@ class Ending:
     attempts: int = 0
     max_attempts: int = 0
     failures: Sequence[FailedRun] = ()
+    is_validated: bool = False
 
 
 @dataclass
@@ -330,6 +333,10 @@ def _record_consequences(tx: Connection, won: Sequence[Ending], rows: Sequence[A
     ]
     if costs:
         execute_batch(tx, StatementCall("record_spending", {"costs": json.dumps(costs)}))
+    if rejections := _rejections(won):
+        execute_batch(
+            tx, StatementCall("keep_rejected_outputs", {"rejections": json.dumps(rejections)})
+        )
     escalations = [_escalation(ending) for ending in won if ending.verdict.escalation is not None]
     if escalations:
         execute_batch(
@@ -436,6 +443,7 @@ def _ending_of(run: Run, result: Result, agent: str) -> Ending:
         attempts=run.attempts,
         max_attempts=run.max_attempts,
         failures=run.failures,
+        is_validated=bool(validators_of(run.spec)),
     )
 
 
@@ -473,6 +481,20 @@ def _row(ending: Ending) -> dict[str, object]:
     }
 
 
+def _rejections(endings: Sequence[Ending]) -> list[dict[str, object]]:
+    """Return the outputs that validators rejected, as `keep_rejected_outputs` takes them."""
+    return [
+        {
+            "task_id": str(ending.claim.task_id),
+            "epoch": ending.claim.epoch,
+            "validator": ending.result.validator,
+            "rejected": ending.result.rejected,
+        }
+        for ending in endings
+        if isinstance(ending.result, Raised) and ending.result.rejected is not None
+    ]
+
+
 def _escalation(ending: Ending) -> dict[str, object]:
     verdict = ending.verdict
     return {
@@ -493,4 +515,6 @@ def _sources(ending: Ending) -> list[str]:
     if isinstance(ending.result, Expired):
         # A claim that was started meanwhile is left to its worker, and to its lease.
         return [State.CLAIMED.value]
+    if ending.is_validated and ending.verdict.event is LifecycleEvent.COMPLETE:
+        return [State.VALIDATING.value]
     return sources(ending.verdict.event)

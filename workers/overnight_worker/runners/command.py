@@ -1,5 +1,6 @@
 """Runs a command in a sandbox: argv without a shell, prompt on stdin, events on descriptor 3."""
 
+import json
 import threading
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,7 @@ from overnight_server.domain.execution import MODEL, Execution
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_worker.identity import WORKER_ID
+from overnight_worker.run_context import RunContext
 from overnight_worker.runners.command_events import CommandEvents
 from overnight_worker.runners.command_output import CommandOutput
 from overnight_worker.runners.exit_codes import check_end
@@ -28,6 +30,8 @@ from overnight_worker.sandbox import (
 from overnight_worker.sandbox.spec import WORKSPACE
 
 GIGABYTE_MB: Final = 1024
+# The variable that tells a command, as JSON, why an earlier output of its task was rejected.
+FEEDBACK_VARIABLE: Final = "OVERNIGHT_FEEDBACK"
 
 
 class CommandRunner:
@@ -136,7 +140,7 @@ def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> San
         env={
             **(prepared.env or {}),
             **files.variables(rung),
-            "OVERNIGHT_TASK_ID": prepared.context.task_id,
+            **own_environment(prepared.context),
         },
         limits=SandboxLimits(
             memory_mb=limits.memory_mb,
@@ -148,7 +152,31 @@ def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> San
             *(ReadOnlyMount(Path(source), target) for source, target in execution.mounts),
             *files.mounts(),
         ),
-        stdin=(prepared.context.prompt or prepared.context.title).encode(),
+        stdin=prompt_of(execution, prepared.context).encode(),
+    )
+
+
+def own_environment(context: RunContext) -> dict[str, str]:
+    """Return the variables that the service gives every command."""
+    feedback = context.feedback
+    told = {} if feedback is None else {FEEDBACK_VARIABLE: feedback.model_dump_json()}
+    return {"OVERNIGHT_TASK_ID": context.task_id, **told}
+
+
+def prompt_of(execution: Execution, context: RunContext) -> str:
+    """Return the prompt of a run: that of the task, else its title.
+
+    An agent is told at the end why its last output was rejected; a command of the task itself
+    reads exactly its prompt.
+    """
+    prompt, feedback = context.prompt or context.title, context.feedback
+    if execution.agent is None or feedback is None:
+        return prompt
+    # As a JSON text: what an agent wrote is data, and must not look like instructions of ours.
+    output = json.dumps(feedback.output, ensure_ascii=False)
+    return (
+        f"{prompt}\n\nThe output of an earlier attempt was rejected: {feedback.message}\n"
+        f"That output was, as a JSON text: {output}\n"
     )
 
 

@@ -8,6 +8,7 @@ from typing import Final
 from overnight.handlers.control_exceptions import Snooze, Stopped
 from overnight_server.domain.claims import Claim
 from overnight_server.outcome.external_run import note_external_run
+from overnight_server.outcome.validation import begin_validation
 from overnight_server.store.db import DATABASE_ERRORS, Db
 from overnight_worker.run_context import RunContext
 from overnight_worker.stop_policy import StopPolicy
@@ -16,6 +17,8 @@ from overnight_worker.stop_policy import StopPolicy
 FORCE_MARGIN_SECONDS: Final = 1.0
 # After how many seconds a run is tried again that could not be recorded.
 DATABASE_PAUSE_SECONDS: Final = 10.0
+# How long to wait before a move is tried again that could not be recorded.
+RETRY_SECONDS: Final = 0.5
 
 
 class RunSignal(Enum):
@@ -51,6 +54,23 @@ class Wire:
             raise Snooze(DATABASE_PAUSE_SECONDS, message) from error
         if not is_noted:
             raise Stopped("lost")
+
+    def begin_validation(self) -> None:
+        """Record that the run has returned and its output is validated.
+
+        While Postgres does not answer, this tries again for as long as the run may go on. Raise
+        Stopped if the claim is lost.
+        """
+        while True:
+            try:
+                is_held = begin_validation(self._db, self._claim)
+            except DATABASE_ERRORS:
+                self.context.check()
+                time.sleep(RETRY_SECONDS)
+            else:
+                if not is_held:
+                    raise Stopped("lost")
+                return
 
     def end(self, output: object = None, raised: BaseException | None = None) -> None:
         """Report how the run ended: its output, or what was raised."""

@@ -196,7 +196,7 @@ def complete_run(body: TaskResult, run: CurrentRun) -> Ok:
             ),
         )
 
-    return _end(run, body, lambda _: agent_claims.completed(body))
+    return _end(run, body, lambda held_claim: agent_claims.completed(body, held_claim.run))
 
 
 @router.post("/fail")

@@ -142,6 +142,14 @@ def add(
             metavar="SECONDS", min=0, max=300, help="Time to end after SIGTERM. Default: 10."
         ),
     ] = None,
+    validate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="METHOD=VALUE",
+            help="Validator of the output: size=BYTES, json-schema=JSON or =@FILE, regex=PATTERN, "
+            "or test-pass=COMMAND for --runner command; repeatable.",
+        ),
+    ] = None,
     max_cost: Annotated[
         float | None,
         typer.Option(
@@ -223,6 +231,7 @@ def add(
     if command and runner not in {None, "command"}:
         hint = "Pass --runner command, or no command."
         raise CommandFailure(f"the runner {runner} runs no command", hint=hint, code=Code.USAGE)
+    validators = [arguments.validator(text) for text in validate or ()]
     policy = {"strategy": retry, "initial_delay_sec": retry_delay}
     limits = {"memory_mb": memory_mb, "grace_seconds": grace}
     spec = {"model": model, "argv": command or None}
@@ -251,6 +260,7 @@ def add(
                 ref=ref,
                 parallel=parallel or None,
                 spec=_given(spec),
+                output_validation=validators or None,
                 max_cost_usd=max_cost,
                 estimated_cost_usd=estimated_cost,
                 deadline_at=deadline,

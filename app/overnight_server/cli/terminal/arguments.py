@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -94,6 +95,41 @@ def deadline(text: str) -> datetime:
     if _DURATION.fullmatch(text.strip().lower()) and text.strip():
         return datetime.now().astimezone() + timedelta(seconds=seconds(text))
     return _check_future(text, instant(text, legal=OR_DURATION))
+
+
+def validator(text: str) -> dict[str, object]:
+    """Parse a validator of outputs: its method and its value, such as `size=1000`.
+
+    >>> validator("test-pass=pytest -q")
+    {'method': 'test-pass', 'argv': ['pytest', '-q']}
+    """
+    method, _, value = text.partition("=")
+    match method:
+        case "size":
+            if not value.isdecimal():
+                raise typer.BadParameter(f"{value!r} is no number of bytes; write size=100000")
+            return {"method": method, "max_bytes": int(value)}
+        case "json-schema":
+            return {"method": method, "schema": json_object(value)}
+        case "regex":
+            return {"method": method, "pattern": value}
+        case "test-pass":
+            return {"method": method, "argv": _words(value)}
+        case "none" if not value:
+            return {"method": method}
+        case _:
+            legal = "size=BYTES, json-schema=@FILE, regex=PATTERN or test-pass=COMMAND"
+            raise typer.BadParameter(f"{text!r} is no validator; write {legal}")
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise typer.BadParameter(f"{command!r} is no command: {error}") from error
+    if not words:
+        raise typer.BadParameter("the command is empty; write test-pass='pytest -q'")
+    return words
 
 
 def _same_time_tomorrow(at: datetime) -> datetime:

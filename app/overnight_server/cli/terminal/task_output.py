@@ -58,6 +58,7 @@ def show_task(task: "Task", *, as_json: bool) -> None:
             "runner": None if task.runner == "python" else task.runner,
             "profile": task.agent,
             "command": None if task.execution is None else shlex.join(task.execution["argv"]),
+            "validators": [each["method"] for each in task.output_validation],
             "cost": cost_text(task.cost_usd),
             "cost limit": None if task.max_cost_usd is None else f"${task.max_cost_usd:.4f}",
             "estimate": (

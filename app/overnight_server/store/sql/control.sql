@@ -254,8 +254,8 @@ SELECT id, state, title, description, priority, deadline_at, tags, timeout_secon
    FOR NO KEY UPDATE;
 
 -- name: execution_of_task
--- How the command of a task runs; the task is locked.
-SELECT execution, spec FROM tasks WHERE user_id = :user_id AND id = :task_id;
+-- How a task runs; the task is locked.
+SELECT execution, spec, required_capabilities FROM tasks WHERE user_id = :user_id AND id = :task_id;
 
 -- name: edit_task
 -- Change fields of a task that does not run; its order changes with priority and deadline. A task that waited for

@@ -15,14 +15,15 @@ SELECT id, name, state, dag_id
 SELECT id FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
 
 -- name: lock_claimed_task
--- The running task of a claim, locked until the transaction ends; no row if the claim was lost.
+-- The running task of a claim, locked until the transaction ends; no row if the claim was lost. While its output is
+-- validated, its log is kept as an artifact.
 SELECT id, user_id, dag_id, has_dag_row, type, priority, role, required_capabilities,
        cancel_requested_at IS NOT NULL AS is_stopping
   FROM tasks
  WHERE id = :task_id
    AND epoch = :epoch
    AND token = :token
-   AND state = 'running'
+   AND state IN ('running', 'validating')
    FOR NO KEY UPDATE;
 
 -- name: find_spawned

@@ -39,6 +39,24 @@ SELECT s.id, s.user_id, s.dag_id, s.type, s.title, s.payload, s.spec, s.attempts
        s.execution, CASE WHEN s.attempts > 0 THEN spent_runs(s.id, s.failures_reset_epoch) END AS failures
   FROM started s;
 
+-- name: begin_validation
+-- The run of a claim has returned, and its output is validated. Repeating it changes nothing; a holder that lost the
+-- claim matches no row.
+UPDATE tasks
+   SET state = :target
+ WHERE (id, epoch, token) = (:task_id, :epoch, :token)
+   AND (state = ANY (CAST(:sources AS text[])) OR state = :target)
+RETURNING id;
+
+-- name: latest_rejection
+-- Why the latest rejected output of a task was rejected, and the beginning of that output.
+SELECT epoch AS attempt, validator, coalesce(error, '') AS message, left(rejected -> 'output' #>> '{}', :characters) AS output
+  FROM attempts
+ WHERE task_id = :task_id
+   AND error_class = :error_class
+ ORDER BY epoch DESC
+ LIMIT 1;
+
 -- name: heartbeat
 -- Extend the lease, store progress, and return whether the run may continue. Changes no indexed column.
 UPDATE tasks

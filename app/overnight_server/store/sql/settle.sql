@@ -26,7 +26,8 @@ WITH verdict AS MATERIALIZED (
      CROSS JOIN LATERAL (SELECT greatest(round(v.cost_usd, 6) - t.run_cost_usd, 0) AS usd) unrecorded
      CROSS JOIN LATERAL (
         -- A run that suspended itself is checked when it continues.
-        SELECT CASE WHEN NOT v.is_final AND v.waits IS NOT TRUE AND t.state = 'running' AND t.run_cost_usd + unrecorded.usd > 0
+        SELECT CASE WHEN NOT v.is_final AND v.waits IS NOT TRUE AND t.state IN ('running', 'validating')
+                         AND t.run_cost_usd + unrecorded.usd > 0
                     THEN exhausted_budget(t.user_id, t.dag_id, t.max_cost_usd, t.cost_usd, unrecorded.usd) END AS budget) exhausted
      WHERE t.epoch = v.epoch
        AND t.token = v.token
@@ -106,6 +107,15 @@ SELECT h.task_id, h.epoch, h.goal, h.unrecorded_usd,
 SELECT id, epoch, token
   FROM tasks
  WHERE pool = :pool AND state IN ('claimed', 'running', 'validating') AND token = :token;
+
+-- name: keep_rejected_outputs
+-- Keep outputs that validators rejected, with the attempts that returned them; a task keeps only its latest one.
+UPDATE attempts a
+   SET validator = CASE WHEN a.epoch = r.epoch THEN r.validator ELSE a.validator END,
+       rejected = CASE WHEN a.epoch = r.epoch THEN r.rejected END
+  FROM jsonb_to_recordset(CAST(:rejections AS jsonb)) AS r(task_id uuid, epoch int, validator text, rejected jsonb)
+ WHERE a.task_id = r.task_id
+   AND (a.epoch = r.epoch OR a.rejected IS NOT NULL);
 
 -- name: record_spending
 -- Record costs that were not reported while the runs were active; their lanes are locked.

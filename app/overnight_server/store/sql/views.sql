@@ -97,7 +97,8 @@ SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
 -- The claims of a task, the latest first. A task without claims gives one row of NULLs; an unknown task
 -- gives no row.
 SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, a.ended_at, a.outcome, a.spent,
-       a.error_class, a.error, a.detail, a.cost_usd, a.tokens_used, a.external_id, a.sandbox
+       a.error_class, a.error, a.detail, a.cost_usd, a.tokens_used, a.external_id, a.sandbox,
+       a.validator, a.rejected -> 'output' AS rejected_output
   FROM tasks t
   LEFT JOIN attempts a ON a.task_id = t.id AND (CAST(:before_epoch AS int) IS NULL OR a.epoch < CAST(:before_epoch AS int))
  WHERE t.id = :task_id

@@ -332,6 +332,7 @@ INSERT INTO legal_moves (from_state, to_state) VALUES
     ('validating', 'cancelled'),
     ('validating', 'completed'),
     ('validating', 'dead_lettered'),
+    ('validating', 'pending'),
     ('validating', 'ready'),
     ('validating', 'retrying');
 

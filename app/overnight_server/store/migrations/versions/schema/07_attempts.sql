@@ -6,7 +6,9 @@
 
 -- One claim of a task. `spent` says whether it counts against max_attempts. Rows are inserted in the order
 -- of their claims, so a BRIN index on claimed_at is enough for reports about a period. `external_id` names a
--- run outside of the worker's process, written before it begins; `sandbox` says what encloses it.
+-- run outside of the worker's process, written before it begins; `sandbox` says what encloses it. `validator` is
+-- the method that rejected the output; `rejected` is that output with its summary and its changed files, kept for the
+-- latest rejection of a task only.
 CREATE TABLE attempts (
     task_id UUID NOT NULL,
     epoch INTEGER NOT NULL,
@@ -28,6 +30,8 @@ CREATE TABLE attempts (
     tokens_used JSONB DEFAULT '{}' NOT NULL,
     external_id TEXT,
     sandbox TEXT,
+    validator TEXT,
+    rejected JSONB,
     PRIMARY KEY (task_id, epoch),
     CONSTRAINT attempts_outcome_exactly_when_ended CHECK ((ended_at IS NULL) = (outcome IS NULL))
 )
