@@ -32,6 +32,7 @@ OvernightError                 base of all errors
 │   ├── BulkAlreadyFinished    the bulk operation has ended and cannot be cancelled
 │   ├── NotRetryable           only a dead-lettered or cancelled task can be retried
 │   │   └── DagNotRetryable    the graph has no such task
+│   ├── NotOverrulable         only a task whose last output was rejected can be completed with it
 │   ├── NotEditable            only a task that nobody has claimed can be changed
 │   ├── NotDeadLettered        only an unresolved dead letter can be resolved
 │   ├── NotAwaitingApproval    only a task that waits for a budget approval can get one
@@ -416,6 +417,20 @@ class DagNotRetryable(NotRetryable):
     def __init__(self, status: str) -> None:
         Refused.__init__(
             self, f"no task of the graph can be retried; the graph is {status}", status=status
+        )
+
+
+class NotOverrulable(Refused):
+    """Only a task whose last run ended with a rejected output can be completed with it."""
+
+    code = "NOT_OVERRULABLE"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(
+            "only a retrying or dead-lettered task whose last output was rejected by a validator"
+            f" can be overruled; it is {state}",
+            state=state,
         )
 
 

@@ -87,6 +87,11 @@ class LogEvent(Enum):
         "queue_id actor",
         "The owner or an operator put a finished task back into the queue.",
     )
+    TASK_OVERRULED = (
+        INFO,
+        "queue_id actor",
+        "A person accepted the output that a validator had rejected; the task is completed.",
+    )
     TASK_CANCELLED = (INFO, "queue_id actor reason", "A task that was not running was cancelled.")
     CANCEL_REQUESTED = (INFO, "queue_id actor", "A running task was requested to stop.")
     RUN_KILLED = (

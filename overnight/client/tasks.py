@@ -30,6 +30,7 @@ from overnight.models.account import (
     EditFields,
     LogChunk,
     TaskChanges,
+    TaskOverrule,
     TaskRetry,
 )
 from overnight.models.bulk import FilterFields
@@ -126,6 +127,12 @@ class Tasks(Group[D]):
         fields = {"changes": changes, "attempts": attempts, "note": note}
         body = validate(TaskRetry, without_none(fields))
         return send(DagRetried, "POST", path("tasks", task_id, "retry"), body)
+
+    @operation
+    def overrule(self, task_id: str, *, note: str | None = None) -> Call[Task]:
+        """Complete a task with the output that a validator rejected; its dependents proceed."""
+        body = validate(TaskOverrule, without_none({"note": note}))
+        return send(Task, "POST", path("tasks", task_id, "overrule"), body)
 
     @operation
     def attempts(self, task_id: str, *, limit: int = 50) -> Call[builtins.list[Attempt]]:

@@ -127,7 +127,7 @@ class DeadLetter(ResponseModel):
     )
     dead_lettered_at: datetime = Field(description="When the task was dead-lettered.")
     reviewed: bool = Field(default=False, description="Whether somebody has resolved it.")
-    resolution: str | None = Field(None, description="retry, cancel or modify_and_retry.")
+    resolution: str | None = Field(None, description="retry, cancel, modify_and_retry or overrule.")
     resolved_at: datetime | None = Field(None, description="When the dead letter was resolved.")
     resolved_by: str | None = Field(None, description="Who resolved the dead letter.")
     note: str | None = Field(None, description="The note of that person.")
@@ -229,6 +229,14 @@ class TaskRetry(RequestModel):
     changes: DeadLetterChanges | None = Field(
         None, description="Changes of the task before it runs again."
     )
+
+
+class TaskOverrule(RequestModel):
+    """Options of an overrule; no body is needed."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"note": "the schema is wrong"}]})
+
+    note: Note = Field("", description="A note that is stored with the task's dead letter.")
 
 
 class ResolveRequest(RequestModel):

@@ -9,6 +9,7 @@ import jsonschema  # type: ignore[import-untyped]
 import pytest
 
 from overnight_server.api.http.openapi import EXAMPLES
+from overnight_server.domain.ids import parse_task
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.live_api import serve
@@ -189,6 +190,13 @@ def test_operations_accept_their_examples(
                     ids["task_id"] = seeded_data.dead_lettered[int("/admin/" in path)]
                 elif path.endswith("/tasks/{task_id}/retry"):
                     ids["task_id"] = seeded_data.dead_lettered[2]
+                elif path.endswith("/overrule"):
+                    ids["task_id"] = seeded_data.dead_lettered[3]
+                    deployment.run(
+                        "UPDATE attempts SET rejected = CAST(:kept AS jsonb) WHERE task_id = :id",
+                        kept='{"output": 1}',
+                        id=parse_task(seeded_data.dead_lettered[3]),
+                    )
                 if path.endswith("/suspend"):
                     example = {**example, "tasks": [_spawned(http, *seeded_data.runs["suspend"])]}
                 if "/admin/keys/" in path:

@@ -94,6 +94,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "cancel": tasks.cancel,
         "retry": task_changes.retry,
         "edit": task_changes.edit,
+        "overrule": task_changes.overrule,
         "apply": apply.apply,
         "limits": account.limits,
         "usage": account.usage,

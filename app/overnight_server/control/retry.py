@@ -182,6 +182,25 @@ def revive(
     return _revive(tx, [task_id, *dependents], attempts, actor, requested=task_id)
 
 
+def revive_dependents(
+    tx: Connection,
+    user_id: UserId,
+    task_id: TaskId,
+    *,
+    attempts: int,
+    caps: Caps | None,
+    actor: str,
+) -> list[TaskId]:
+    """Revive the tasks that ended because of a task which does not run again; return them.
+
+    The caller holds the lane, has set the actor, and resolves the edges of the task afterwards.
+    """
+    dependents = [other for other in _with_dependents(tx, [task_id]) if other != task_id]
+    if caps is not None:
+        check_caps(tx, user_id, len(dependents), caps, field_name="task_id")
+    return _revive(tx, dependents, attempts, actor)
+
+
 @dataclass(frozen=True)
 class _RevivableChunk:
     """Tasks of a graph that are revived in one transaction.

@@ -62,6 +62,7 @@ class LifecycleEvent(StrEnum):
     CANCEL = "cancel"
     DISCARD = "discard"
     REVIVE = "revive"
+    OVERRULE = "overrule"
 
 
 class Actor(StrEnum):
@@ -127,6 +128,10 @@ MOVES: dict[LifecycleEvent, Move] = {
     LifecycleEvent.DISCARD: _move({State.DEAD_LETTERED}, State.CANCELLED, by=Actor.PERSON),
     LifecycleEvent.REVIVE: _move(
         {State.DEAD_LETTERED, State.CANCELLED}, State.PENDING, by=Actor.PERSON
+    ),
+    # A person accepts the output that a validator rejected.
+    LifecycleEvent.OVERRULE: _move(
+        {State.DEAD_LETTERED, State.RETRYING}, State.COMPLETED, by=Actor.PERSON
     ),
 }
 

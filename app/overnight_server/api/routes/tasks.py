@@ -1,10 +1,10 @@
-"""Routes of tasks: create, list, read, edit, cancel, retry, fork, explain and forecast."""
+"""Routes of tasks: create, list, read, edit, cancel, retry, overrule, fork and forecast."""
 
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
-from overnight.models.account import DeadLetterChanges, TaskChanges, TaskRetry
+from overnight.models.account import DeadLetterChanges, TaskChanges, TaskOverrule, TaskRetry
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.field_types import Instant
@@ -33,6 +33,7 @@ from overnight_server.api.http.thread_route import ThreadRoute, expensive
 from overnight_server.control.cancel import cancel
 from overnight_server.control.edit import TaskEdit, Unset, edit
 from overnight_server.control.fork import fork
+from overnight_server.control.overrule import overrule
 from overnight_server.control.retry import retry
 from overnight_server.domain.ids import show_dag, show_task
 from overnight_server.domain.priority import score
@@ -292,6 +293,23 @@ def retry_task(
     )
     dag_id = get_task(deps.db, caller.user_id, parsed_id).dag_id
     return DagRetried(dag_id=dag_id, tasks=[show_task(retried_id) for retried_id in retried])
+
+
+@router.post("/{task_id}/overrule")
+def overrule_task(
+    task_id: str, deps: Injected, caller: Writer, body: TaskOverrule | None = None
+) -> TaskResponse:
+    """Complete a task with the output that a validator rejected; its dependents proceed."""
+    parsed_id = parse_task_param(task_id)
+    overrule(
+        deps.db,
+        caller.user_id,
+        parsed_id,
+        actor=f"user:{caller.user_id}",
+        note=(body or TaskOverrule()).note,
+        caps=Caps.of(deps.settings),
+    )
+    return get_task(deps.db, caller.user_id, parsed_id)
 
 
 @router.post("/{task_id}/fork", status_code=201, responses=REPEATED_FORK)

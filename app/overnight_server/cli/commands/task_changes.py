@@ -1,4 +1,4 @@
-"""`overnight edit` and `overnight retry`: change a task that waits, or run one again."""
+"""`overnight edit`, `retry` and `overrule`: change a task, run it again, accept its output."""
 
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
@@ -213,6 +213,22 @@ def retry(
     output.note(
         f"{task_output.count_tasks(len(retried.tasks))} will run again. Follow with `{watch}`."
     )
+
+
+def overrule(
+    task: options.TaskRef,
+    *,
+    note: Annotated[
+        str | None, typer.Option(help="Reason; kept with the task's dead letter.")
+    ] = None,
+    as_json: options.Json = False,
+    url: options.Url = None,
+    api_key_file: options.KeyFile = None,
+) -> None:
+    """Complete a task with the output that a validator rejected; its dependents proceed."""
+    with connection.client(url, api_key_file) as client:
+        completed = client.tasks.overrule(short_ids.resolve(client, task), note=note)
+    task_output.show_task(completed, as_json=as_json)
 
 
 def _edited_payload(client: "Client", task_id: str) -> dict[str, object]:

@@ -372,13 +372,14 @@ SELECT t.id AS subject, t.user_id, jsonb_build_object('key', wanted.key, 'state'
    AND NOT EXISTS (SELECT 1 FROM held_locks h WHERE h.user_id = t.user_id AND h.key = wanted.key AND h.task_id = t.id);
 
 -- name: audit_completions
--- A task is completed exactly if its last attempt, and no other, completed, or if a fork copied its result.
+-- A task is completed exactly if its last attempt, and no other, completed or was overruled, or if a fork copied its
+-- result.
 SELECT t.id AS subject, t.user_id, jsonb_build_object('state', t.state, 'completed_attempts', a.epochs) AS detail
   FROM tasks t
  CROSS JOIN LATERAL (
     SELECT count(*) AS number, array_agg(epoch ORDER BY epoch) AS epochs, bool_or(epoch <> t.epoch OR NOT spent) AS is_wrong
       FROM attempts
-     WHERE task_id = t.id AND outcome = 'completed') a
+     WHERE task_id = t.id AND outcome IN ('completed', 'overruled')) a
  WHERE t.id BETWEEN :first AND :last
    AND (a.number <> (t.state = 'completed' AND t.copied_from IS NULL)::int OR a.is_wrong);
 

@@ -236,6 +236,31 @@ UPDATE dead_letters
  WHERE task_id = ANY (CAST(:tasks AS uuid[])) AND resolution IS NULL
 RETURNING id;
 
+-- name: overrule
+-- A person accepts the output that a validator rejected in the latest run of a task: the task is completed with it.
+WITH accepted AS MATERIALIZED (
+    SELECT a.task_id, a.epoch, a.rejected
+      FROM (SELECT id, epoch, state, user_id FROM tasks WHERE id = :task_id FOR NO KEY UPDATE) t
+      JOIN attempts a ON a.task_id = t.id AND a.epoch = t.epoch
+     WHERE t.user_id = :user_id
+       AND t.state = ANY (CAST(:sources AS text[]))
+       AND a.rejected IS NOT NULL
+), attempt AS (
+    UPDATE attempts a
+       SET outcome = 'overruled'
+      FROM accepted
+     WHERE a.task_id = accepted.task_id AND a.epoch = accepted.epoch
+)
+UPDATE tasks t
+   SET state = :target, finished_at = clock(), retry_at = NULL, cancel_requested_at = NULL,
+       failure_reason = NULL, error = NULL,
+       output = nullif(a.rejected -> 'output', 'null'),
+       result_summary = a.rejected ->> 'summary',
+       files_changed = nullif(a.rejected -> 'files_changed', 'null')
+  FROM accepted a
+ WHERE t.id = a.task_id
+RETURNING t.id;
+
 -- name: discard
 -- End a task whose dead letter was resolved by `cancel`. Nothing is left to do for those that depend on it: they
 -- were resolved when it failed. It was not cancelled together with others, so no retry revives it with them.

@@ -67,7 +67,7 @@ CREATE TABLE dead_letters (
     resolved_by TEXT,
     note TEXT,
     PRIMARY KEY (id),
-    CONSTRAINT dead_letters_resolution_known CHECK (resolution IN ('cancel', 'modify_and_retry', 'retry')),
+    CONSTRAINT dead_letters_resolution_known CHECK (resolution IN ('cancel', 'modify_and_retry', 'overrule', 'retry')),
     CONSTRAINT dead_letters_resolved_exactly_with_resolution CHECK ((resolution IS NULL) = (resolved_at IS NULL)),
     FOREIGN KEY(task_id) REFERENCES tasks (id),
     FOREIGN KEY(user_id) REFERENCES users (id)
