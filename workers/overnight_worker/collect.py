@@ -1,5 +1,6 @@
 """Keeps what a command left in its workspace as artifacts, when its sandbox is dead."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,32 +18,46 @@ MAX_FILES: Final = 200
 MAX_BYTES: Final = 64 << 20
 
 
-def collect(prepared: PreparedRun, output: object) -> object:
+@dataclass(frozen=True)
+class Collected:
+    """The output of a run, with what was found in its workspace; `bundle` has its branch."""
+
+    output: object
+    bundle: bytes = b""
+
+
+def collect(prepared: PreparedRun, output: object) -> Collected:
     """Keep what a finished command left in its workspace; return the output with its changes.
 
     With a repository these are the commits of its branch, else the files in `out/`.
     """
     if prepared.workspace is None:
-        return output
+        return Collected(output)
     if prepared.clone is not None:
-        fields = output if isinstance(output, dict) else {"result": output}
-        return {**fields, **_keep_branch(prepared, prepared.clone, prepared.workspace)}
+        return _keep_branch(prepared, prepared.clone, prepared.workspace, output)
     _keep_files(prepared.context, prepared.workspace)
-    return output
+    return Collected(output)
 
 
-def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path) -> dict[str, object]:
-    """Store the branch as a bundle and as a patch; return what the output says about it."""
+def push(prepared: PreparedRun, collected: Collected) -> object:
+    """Bring the branch of a run into its repository, if its profile says so; return the output."""
+    clone, workspace, bundle = prepared.clone, prepared.workspace, collected.bundle
+    fields = collected.output
+    if not (prepared.pushes and bundle and clone and workspace and isinstance(fields, dict)):
+        return fields
+    return {**fields, "pushed": push_branch(clone, bundle, workspace, prepared.context)}
+
+
+def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path, output: object) -> Collected:
+    """Store the branch as a bundle and as a patch."""
     changes = keep(clone, workspace, prepared.context)
     for name, content in ((BUNDLE_NAME, changes.bundle), (PATCH_NAME, changes.patch)):
         if content:
             prepared.context.artifact(name, content)
-    fields = _about(changes)
+    fields = {**(output if isinstance(output, dict) else {"result": output}), **_about(changes)}
     if changes.bundle:
         fields["branch"] = clone.repository.branch
-        if prepared.pushes:
-            fields["pushed"] = push_branch(clone, changes.bundle, workspace, prepared.context)
-    return fields
+    return Collected(fields, changes.bundle)
 
 
 def _about(changes: Changes) -> dict[str, object]:

@@ -20,7 +20,7 @@ from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.bundle import Bundle
 from overnight_worker.celery_app import app
 from overnight_worker.claim_registry import CLAIM_REGISTRY
-from overnight_worker.collect import collect
+from overnight_worker.collect import collect, push
 from overnight_worker.force_stop import ActiveRun
 from overnight_worker.full_log import FullLog, store_full_log
 from overnight_worker.identity import WORKER_ID
@@ -189,7 +189,7 @@ def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner)
     """Prepare a run, run it to its end, collect what it left and validate; return its output.
 
     What this raises is how the run failed. The workspace is collected before it is validated,
-    because the tests of a task may write to it.
+    because the tests of a task may write to it. Only a branch that passed is pushed.
     """
     validation = OutputValidation.of(active.run, resources.settings.sandbox)
     wire = Wire(resources.db, active.run.claim, active.context, active.stop_policy)
@@ -201,9 +201,9 @@ def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner)
             # Before the result is recorded: that frees the task's locks and lets others start.
             POOL_GUARD.end_programs_of_run()
         reported = wire.output()
-        output = collect(prepared_run, reported)
-        validation.check(prepared_run, wire, reported, output)
-        return output
+        collected = collect(prepared_run, reported)
+        validation.check(prepared_run, wire, reported, collected.output)
+        return push(prepared_run, collected)
 
 
 def run_until_end(runner: Runner, prepared_run: PreparedRun, wire: Wire) -> None:
