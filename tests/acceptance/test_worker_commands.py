@@ -225,6 +225,19 @@ def test_a_program_that_does_not_exist_is_a_bad_command(
 
 
 @pytest.mark.usefixtures("worker")
+def test_an_agent_that_is_not_installed_is_a_bad_command(harness: WorkerHarness) -> None:
+    harness.deployment.run(
+        "INSERT INTO agent_profiles (name, profile) VALUES ('absent', CAST(:profile AS jsonb))",
+        profile='{"argv": ["true"], "mounts": [{"source": "/no/agent", "target": "/opt/agent"}]}',
+    )
+
+    row = harness.reaches(send(harness, {"agent": "absent"}), "dead_lettered")
+
+    assert row["failure_reason"] == "bad_command"
+    assert row["error"].startswith("the agent profile absent mounts /no/agent, which this worker's")
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_command_that_uses_too_much_memory_is_ended(harness: WorkerHarness) -> None:
     hog = "import time; block = b'x' * (600 << 20); time.sleep(60)"
     task_id = send(

@@ -1,6 +1,7 @@
 """Runs a command in a sandbox: argv without a shell, prompt on stdin, events on descriptor 3."""
 
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Final
@@ -44,6 +45,7 @@ class CommandRunner:
     def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
         """Start the command in its sandbox; the run is recorded before."""
         execution = Execution.of(prepared.run.execution or {})
+        check_mounts(execution)
         spec = sandbox_spec(execution, prepared, self._rung)
         external_id = f"{WORKER_ID}/{prepared.context.idempotency_key}"
         wire.note_id(external_id, sandbox=describe_sandbox(self._rung, execution))
@@ -127,6 +129,17 @@ class CommandRun:
         if self._events.has_result:
             return self._events.result
         return {"text": self._stdout.text, "summary": self._stdout.last_line}
+
+
+def check_mounts(execution: Execution) -> None:
+    """Raise Fail if a mount of the agent profile is missing: the agent is not installed here."""
+    for source, _ in execution.mounts:
+        if not os.path.exists(source):  # noqa: PTH110 - pathlib raises if it may not look there
+            raise Fail(
+                f"the agent profile {execution.agent} mounts {source}, which this worker's machine"
+                " does not have; install the agent there, or change the profile",
+                error_class="bad_command",
+            )
 
 
 def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> SandboxSpec:
