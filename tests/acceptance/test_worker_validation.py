@@ -17,9 +17,14 @@ from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import reap
-from tests.acceptance.test_worker_commands import processes_of
 from tests.support.wait import wait_until
-from tests.support.workers import Worker, WorkerHarness, running_worker, shared_harness
+from tests.support.workers import (
+    Worker,
+    WorkerHarness,
+    processes_with_argument,
+    running_worker,
+    shared_harness,
+)
 
 SOON = 15.0
 NUMBERS = itertools.count(800_000_000 + os.getpid() * 100)
@@ -49,7 +54,7 @@ def number() -> Iterator[int]:
     """A number that marks the processes of one test; none is left at its end."""
     number = next(NUMBERS)
     yield number
-    left = processes_of(number)
+    left = processes_with_argument(number)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.kill()
@@ -73,7 +78,7 @@ def validating(harness: WorkerHarness, number: int, **fields: Any) -> TaskId:
     """Send a command whose tests never end, and wait until they run."""
     tests = ["sh", "-c", f"trap '' TERM; setsid sleep {number} & sleep {number}; wait"]
     task_id = shell(harness, "echo done", tests, **fields)
-    wait_until(lambda: processes_of(number), timeout=SOON, what="the tests to run")
+    wait_until(lambda: processes_with_argument(number), timeout=SOON, what="the tests to run")
     assert harness.deployment.state(task_id) == "validating"
     return task_id
 
@@ -183,7 +188,7 @@ def test_a_cancel_ends_a_validation(harness: WorkerHarness, worker: Worker, numb
     cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
 
     harness.reaches(task_id, "cancelled", timeout=SOON)
-    assert processes_of(number) == [], "they are gone when the end is recorded"
+    assert processes_with_argument(number) == [], "they are gone when the end is recorded"
     assert worker.children() == [child], "the process of the run was not ended by force"
 
 
@@ -201,7 +206,7 @@ def test_a_validation_that_lost_its_task_ends_and_changes_nothing(
     wait_until(is_taken_away, what="the reaper to take the task away")
     before = harness.deployment.row(task_id)
 
-    wait_until(lambda: not processes_of(number), timeout=SOON, what="the tests to end")
+    wait_until(lambda: not processes_with_argument(number), timeout=SOON, what="the tests to end")
     assert harness.deployment.row(task_id) == before
 
 
@@ -223,7 +228,7 @@ class TestWorkersThatEnd:
             worker.signal(signal.SIGTERM)
             worker.ended(within=SOON)
 
-        wait_until(lambda: not processes_of(number), timeout=5, what="the tests to end")
+        wait_until(lambda: not processes_with_argument(number), timeout=5, what="the tests to end")
         row = own.deployment.row(task_id)
         assert (row["state"], row["attempts"], own.outcomes(task_id)) == (
             "ready",
@@ -242,5 +247,5 @@ class TestWorkersThatEnd:
 
             own.reaches(task_id, "dead_lettered", timeout=SOON)
 
-            assert processes_of(number) == []
+            assert processes_with_argument(number) == []
             assert own.outcomes(task_id) == ["crash"]

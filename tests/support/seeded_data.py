@@ -17,7 +17,7 @@ GRAPH = {"title": "a graph", "tasks": [{"name": "a"}, {"name": "b", "after": ["a
 # The routes under a run's claim token. Each gets a run of its own, because some of them end it.
 RUN_ROUTES = (
     *("start", "heartbeat", "extend", "complete", "fail", "release", "suspend", "spawn"),
-    *("children", "artifacts"),
+    *("children", "artifacts", "logs"),
 )
 
 
