@@ -4,7 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from overnight_worker.git_workspace import Changes, Clone, keep
+from overnight.handlers.context import Context
+from overnight.handlers.control_exceptions import Fail
+from overnight_worker.git_workspace import MAX_FILE_BYTES, Changes, Clone, keep
 from overnight_worker.push_branch import push_branch
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
@@ -49,15 +51,36 @@ def push(prepared: PreparedRun, collected: Collected) -> object:
 
 
 def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path, output: object) -> Collected:
-    """Store the branch as a bundle and as a patch."""
+    """Commit and store what a command changed; return its output with the branch and the changes.
+
+    An output that is no object becomes the field `result`.
+    """
     changes = keep(clone, workspace, prepared.context)
-    for name, content in ((BUNDLE_NAME, changes.bundle), (PATCH_NAME, changes.patch)):
-        if content:
-            prepared.context.artifact(name, content)
+    store_changes(prepared.context, changes)
     fields = {**(output if isinstance(output, dict) else {"result": output}), **_about(changes)}
     if changes.bundle:
         fields["branch"] = clone.repository.branch
     return Collected(fields, changes.bundle)
+
+
+def store_changes(context: Context, changes: Changes) -> None:
+    """Store the commits of a branch as a bundle, and as a patch, which is only logged if too large.
+
+    Raise Fail for commits that are too large to be read, and what `context.artifact` raises for a
+    bundle: a run whose work is lost must not complete.
+    """
+    if not changes.files:
+        return
+    if not changes.bundle:
+        raise Fail(
+            f"the commits of the run have more than {MAX_FILE_BYTES >> 20} MB, so that they cannot"
+            " be stored; let the command write large files elsewhere, or list them in .gitignore"
+        )
+    context.artifact(BUNDLE_NAME, changes.bundle)
+    if changes.patch:
+        _keep(context, PATCH_NAME, changes.patch)
+    else:
+        context.log("a file was not kept", file=PATCH_NAME, reason="it is too large")
 
 
 def _about(changes: Changes) -> dict[str, object]:
@@ -79,16 +102,16 @@ def _keep_files(context: RunContext, workspace: Path) -> None:
     except FileTooLarge as error:
         context.log("the rest of out/ was not kept", error=str(error))
     for name, reason in files.skipped.items():
-        context.log("a file of out/ was not kept", file=name, reason=reason)
+        context.log("a file was not kept", file=name, reason=reason)
     if files.more_skipped:
         context.log("more of out/ was not kept", entries=files.more_skipped)
 
 
-def _keep(context: RunContext, name: str, content: bytes) -> None:
+def _keep(context: Context, name: str, content: bytes) -> None:
     try:
         context.artifact(name, _text_or_bytes(content))
     except Exception as error:  # noqa: BLE001 - one artifact must not fail the run
-        context.log("a file of out/ was not kept", file=name, reason=str(error))
+        context.log("a file was not kept", file=name, reason=str(error))
 
 
 def _text_or_bytes(content: bytes) -> str | bytes:
