@@ -319,8 +319,8 @@ class Settings(BaseModel):
     )
     sandbox: Annotated[Literal["strict", "permissive"], LowerCase] = Field(
         default="strict",
-        description="What a worker does with a command when its machine can make no sandbox: fail"
-        " the task (strict), or run the command without protection (permissive).",
+        description="What a worker does when its machine can make no sandbox: get no commands,"
+        " which wait for another worker (strict), or run them without protection (permissive).",
     )
 
     poll_interval: Annotated[Seconds, duration(1, 30)] = Field(
