@@ -13,7 +13,7 @@ from overnight.models.enums import PlanTier
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import NewTask
 from overnight_server.intake.submit import submit_graph
-from overnight_worker.sandbox import usable_rungs
+from overnight_worker.sandbox import probe_all_kinds
 
 LINE = "read page 17 of the catalogue, found 12 links, 3 of them new, none broken"
 MEGABYTE = 1 << 20
@@ -28,7 +28,7 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
     kept: list[float] = []
     seconds: list[float] = []
     result = BenchmarkResult()
-    if not any(probe.usable for probe in usable_rungs()):
+    if not any(probe.usable for probe in probe_all_kinds()):
         result.notes.append("not measured: this machine can make no sandbox")
         return result
     for _ in options.rounds_to_run:

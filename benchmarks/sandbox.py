@@ -11,12 +11,12 @@ from benchmarks.options import Options
 from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
 from overnight_worker.sandbox import (
-    Rung,
+    SandboxKind,
     SandboxSpec,
     create_workspace,
+    probe_all_kinds,
     remove_workspace,
     start_sandbox,
-    usable_rungs,
 )
 
 BARE = "bare process"
@@ -33,12 +33,12 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
         Path(parent).chmod(0o711)
         workspace = create_workspace(Path(parent))
         contestants: dict[str, Callable[[], None]] = {BARE: _run_bare}
-        for probe in usable_rungs():
+        for probe in probe_all_kinds():
             if probe.usable:
-                name = f"{probe.rung} sandbox"
-                contestants[name] = _sandbox_runner(probe.rung, workspace)
+                name = f"{probe.kind} sandbox"
+                contestants[name] = _sandbox_runner(probe.kind, workspace)
             else:
-                result.notes.append(f"no {probe.rung} sandbox here: {probe.reason}")
+                result.notes.append(f"no {probe.kind} sandbox here: {probe.reason}")
         for _ in options.rounds_to_run:
             for name, run in contestants.items():
                 with servers.watch(name):
@@ -62,11 +62,11 @@ def _run_bare() -> None:
     subprocess.run(COMMAND, check=True)
 
 
-def _sandbox_runner(rung: Rung, workspace: Path) -> Callable[[], None]:
+def _sandbox_runner(sandbox_kind: SandboxKind, workspace: Path) -> Callable[[], None]:
     spec = SandboxSpec(argv=COMMAND, workspace=workspace)
 
     def run() -> None:
-        with start_sandbox(spec, rung) as sandbox:
+        with start_sandbox(spec, sandbox_kind) as sandbox:
             sandbox.wait()
 
     return run

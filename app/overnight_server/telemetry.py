@@ -273,10 +273,11 @@ class LogEvent(Enum):
     )
     SANDBOX_FOUND = (
         INFO,
-        "worker rung memory",
+        "worker sandbox memory",
         (
             "A worker has started and runs commands in sandboxes of this kind; `memory` says"
-            " whether a `cgroup` of the kernel or a `watch` of ours holds their memory limit."
+            " whether a `cgroup` of the kernel holds their memory limit, or process 1 by what it"
+            " has `measured`."
         ),
     )
     SANDBOX_MISSING = (

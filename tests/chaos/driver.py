@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
-from overnight_worker.sandbox import usable_rungs
+from overnight_worker.sandbox import probe_all_kinds
 from tests.chaos import checks, leaks, logs
 from tests.chaos.faults import BURST, FAULTS
 from tests.chaos.handler_record import HandlerRecord
@@ -50,7 +50,7 @@ def rate_for(tasks: int, seconds: float) -> float:
 def run(options: Options, log_directory: Path) -> Report:
     """Carry out one run and return its report; all logs stay in `log_directory`."""
     report = Report(options.seed, options.seconds)
-    if not any(probe.usable for probe in usable_rungs()):
+    if not any(probe.usable for probe in probe_all_kinds()):
         KINDS.pop(COMMAND, None)
         report.notes.append("no commands: this machine can make no sandbox")
     with chaos_stack(log_directory) as stack:

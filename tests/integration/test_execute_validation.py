@@ -17,8 +17,8 @@ from overnight_server.wakeups.wake import Waker
 from overnight_worker import output_validation, resources
 from overnight_worker.execute import carry_out
 from overnight_worker.load_handlers import load_handlers
-from overnight_worker.sandbox.probe import RungProbe
-from overnight_worker.sandbox.spec import Rung
+from overnight_worker.sandbox.probe import SandboxProbe
+from overnight_worker.sandbox.spec import SandboxKind
 from tests.support.deployment import Deployment
 from tests.support.workers import worker_settings
 
@@ -228,8 +228,10 @@ def test_a_machine_without_a_sandbox_runs_nothing_that_it_cannot_validate(
     """The probe itself is tested with a kernel without namespaces, in tests/sandbox."""
     runs: list[int] = []
     handler(lambda _: runs.append(1))
-    probe = RungProbe(Rung.OWN, usable=False, reason="no namespaces", remedy="ask the operator")
-    monkeypatch.setattr("overnight_worker.sandbox.probe.find_rung", lambda: (probe,))
+    probe = SandboxProbe(
+        SandboxKind.OWN, usable=False, reason="no namespaces", remedy="ask the operator"
+    )
+    monkeypatch.setattr("overnight_worker.sandbox.probe.probe_until_usable", lambda: (probe,))
 
     task_id = carried_out(deployment, worker, user, {"method": "regex", "pattern": "a"})
 

@@ -17,7 +17,7 @@ from overnight_worker.git_workspace import Clone, Repository
 from overnight_worker.push_branch import push_branch
 from overnight_worker.resources import WorkerResources
 from overnight_worker.run_context import RunContext
-from overnight_worker.sandbox import Rung
+from overnight_worker.sandbox import SandboxKind
 from overnight_worker.task_graph import RunGraph
 from tests.support.deployment import Deployment
 from tests.support.workers import worker_settings
@@ -47,7 +47,7 @@ class Pushed:
     def push(self, source: str | None = None) -> bool:
         """Push the branch as the worker does when a run has succeeded."""
         repository = Repository(source or str(self.repo), "", BRANCH)
-        clone = Clone(repository, git(self.repo, "rev-parse", "main").strip(), Rung.OWN)
+        clone = Clone(repository, git(self.repo, "rev-parse", "main").strip(), SandboxKind.OWN)
         return push_branch(clone, self.bundle, self.workspace, self.context)
 
     def branches(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""Worker processes that start sandboxes, as root and as an ordinary user, with each rung."""
+"""Worker processes that start sandboxes, as root and as an ordinary user, of each kind."""
 
 import contextlib
 import json
@@ -13,21 +13,25 @@ from typing import Any
 
 import pytest
 
-from overnight_worker.sandbox import Rung
+from overnight_worker.sandbox import SandboxKind
 from overnight_worker.sandbox.spec import SANDBOXES
 
 # An ordinary user that no account of the machine has.
 TEST_USER = 60_099
 ROOT = os.geteuid() == 0
-RUNGS = [rung for rung in SANDBOXES if rung is Rung.OWN or shutil.which("bwrap")]
+SANDBOX_KINDS = [
+    sandbox_kind
+    for sandbox_kind in SANDBOXES
+    if sandbox_kind is SandboxKind.OWN or shutil.which("bwrap")
+]
 KINDS = ["root", "user"] if ROOT else ["user"]
 
 
 def pytest_report_header() -> list[str]:
     """Say what this machine cannot test, because no test is skipped in silence."""
     lines = []
-    if Rung.BUBBLEWRAP not in RUNGS:
-        lines.append("sandbox: bubblewrap is not installed, so only the own rung is tested")
+    if SandboxKind.BUBBLEWRAP not in SANDBOX_KINDS:
+        lines.append("sandbox: bubblewrap is not installed, so only the kind `own` is tested")
     if not ROOT:
         lines.append("sandbox: the tests do not run as root, so only the user worker is tested")
     return lines
@@ -89,6 +93,6 @@ def worker(
     return sandbox_workers[request.param]
 
 
-@pytest.fixture(params=RUNGS, ids=str)
-def rung(request: pytest.FixtureRequest) -> Rung:
-    return Rung(request.param)
+@pytest.fixture(params=SANDBOX_KINDS, ids=str)
+def sandbox_kind(request: pytest.FixtureRequest) -> SandboxKind:
+    return SandboxKind(request.param)

@@ -1,8 +1,8 @@
 """Kills workers at random instants and counts what is left of their sandboxes after a second.
 
 This process adopts whatever a killed worker leaves (it is a subreaper), so every survivor is one of
-its descendants. It prints one JSON object. Arguments: rung, user of the worker, how many instants,
-seconds to wait, seed.
+its descendants. It prints one JSON object. Arguments: kind of sandbox, user of the worker, how many
+instants, seconds to wait, seed.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from overnight_server.process_tree import become_subreaper, descendants, is_living
-from overnight_worker.sandbox import Rung, SandboxSpec, create_workspace, start_sandbox
+from overnight_worker.sandbox import SandboxKind, SandboxSpec, create_workspace, start_sandbox
 from overnight_worker.sandbox.memory_group import create_memory_group
 from overnight_worker.sandbox.workspace import remove_workspace
 from tests.sandbox.worker_process import become
@@ -27,22 +27,22 @@ LATE_SECONDS = 0.6
 COMMAND = ("sh", "-c", "trap '' TERM; (trap '' TERM; sleep 300) & sleep 300")
 
 
-def start_and_wait(rung: Rung, user: int, parent: Path, announce: int) -> None:
+def start_and_wait(sandbox_kind: SandboxKind, user: int, parent: Path, announce: int) -> None:
     """Be a worker: become the user, start a sandbox, wait for its end."""
     become(user)
     workspace = create_workspace(parent)
     os.write(announce, b"x")
-    with start_sandbox(SandboxSpec(argv=COMMAND, workspace=workspace), rung) as sandbox:
+    with start_sandbox(SandboxSpec(argv=COMMAND, workspace=workspace), sandbox_kind) as sandbox:
         sandbox.wait()
 
 
-def strike(rung: Rung, user: int, parent: Path, delay: float) -> None:
+def strike(sandbox_kind: SandboxKind, user: int, parent: Path, delay: float) -> None:
     """Start a worker, and kill it some time after it has begun to start a sandbox."""
     reader, writer = os.pipe()
     worker = os.fork()
     if worker == 0:
         try:
-            start_and_wait(rung, user, parent, writer)
+            start_and_wait(sandbox_kind, user, parent, writer)
         finally:
             os._exit(1)
     os.close(writer)
@@ -68,7 +68,7 @@ def survivors(seconds: float) -> list[int]:
 
 def main() -> None:
     """Strike, and print how many sandboxes survived and how long the others took to end."""
-    rung, user = Rung(sys.argv[1]), int(sys.argv[2])
+    sandbox_kind, user = SandboxKind(sys.argv[1]), int(sys.argv[2])
     instants, seconds = int(sys.argv[3]), float(sys.argv[4])
     chance = random.Random(int(sys.argv[5]))
     become_subreaper()
@@ -80,7 +80,7 @@ def main() -> None:
     survived, slowest = 0, 0.0
     for number in range(instants):
         delay = chance.uniform(0, EARLY_SECONDS if number % 2 else LATE_SECONDS)
-        strike(rung, user, parent, delay)
+        strike(sandbox_kind, user, parent, delay)
         began = time.monotonic()
         left = survivors(seconds)
         slowest = max(slowest, time.monotonic() - began)

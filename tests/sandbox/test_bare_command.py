@@ -8,7 +8,7 @@ LEAVE_CHILDREN = "(setsid sleep 301 &) ; (trap '' TERM; sleep 301) & echo ready;
 def test_it_runs_as_an_unprivileged_user_in_its_workspace(worker: SandboxWorker) -> None:
     script = "cat; id -u; basename $PWD; echo event >&3; exit 3"
 
-    answer = worker.request(rung="none", argv=["sh", "-c", script], stdin="prompt ")
+    answer = worker.request(sandbox_kind="none", argv=["sh", "-c", script], stdin="prompt ")
 
     user, workspace = answer["stdout"].removeprefix("prompt ").split()
     assert user != "0"
@@ -19,7 +19,7 @@ def test_it_runs_as_an_unprivileged_user_in_its_workspace(worker: SandboxWorker)
 
 
 def test_what_it_started_ends_with_it(worker: SandboxWorker) -> None:
-    answer = worker.request(rung="none", argv=["sh", "-c", f"{LEAVE_CHILDREN} exit 0"])
+    answer = worker.request(sandbox_kind="none", argv=["sh", "-c", f"{LEAVE_CHILDREN} exit 0"])
 
     assert answer["exit_code"] == 0
     assert answer["processes_left"] == []
@@ -28,7 +28,7 @@ def test_what_it_started_ends_with_it(worker: SandboxWorker) -> None:
 def test_it_is_ended_with_what_it_started(worker: SandboxWorker) -> None:
     script = f"trap '' TERM; {LEAVE_CHILDREN} sleep 301"
 
-    answer = worker.request(rung="none", argv=["sh", "-c", script], terminate_on="ready")
+    answer = worker.request(sandbox_kind="none", argv=["sh", "-c", script], terminate_on="ready")
 
     assert answer["cause"] == "stopped"
     assert answer["processes_left"] == []
@@ -36,6 +36,6 @@ def test_it_is_ended_with_what_it_started(worker: SandboxWorker) -> None:
 
 
 def test_the_worker_s_variables_are_not_passed_on(worker: SandboxWorker) -> None:
-    answer = worker.request(rung="none", argv=["env"])
+    answer = worker.request(sandbox_kind="none", argv=["env"])
 
     assert "OVERNIGHT_CANARY" not in answer["stdout"]

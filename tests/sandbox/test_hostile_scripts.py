@@ -1,4 +1,4 @@
-"""Every hostile script, in each rung, under a root worker and a user worker: nothing is left.
+"""Every hostile script, in each kind of sandbox, under root and user workers: nothing is left.
 
 A script prints a line that begins with ESCAPED when it achieves what it must not. Scripts run in a
 sandbox only: each is preceded by a check that it is in one.
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from overnight_server.settings import Settings
-from overnight_worker.sandbox import Rung
+from overnight_worker.sandbox import SandboxKind
 from tests.sandbox.conftest import SandboxWorker
 
 SCRIPTS = Path(__file__).parent / "hostile"
@@ -77,11 +77,13 @@ EXPECTED = {
 }
 
 
-def run_script(worker: SandboxWorker, rung: Rung, name: str, **fields: Any) -> dict[str, Any]:
+def run_script(
+    worker: SandboxWorker, sandbox_kind: SandboxKind, name: str, **fields: Any
+) -> dict[str, Any]:
     """Run a script in a sandbox of a worker, and check that nothing of it is left."""
     source = GUARD + (SCRIPTS / f"{name}.py").read_text()
     request = {"argv": ["python3", "-"], "stdin": source, "limits": SMALL, "timeout": 90}
-    answer: dict[str, Any] = worker.request(rung=rung, **request | fields)
+    answer: dict[str, Any] = worker.request(sandbox_kind=sandbox_kind, **request | fields)
 
     assert "no_sandbox" not in answer, answer
     assert not re.findall("^ESCAPED.*", answer["stdout"], re.MULTILINE), answer["stdout"]
@@ -114,11 +116,11 @@ def test_every_script_is_expected_to_end_somehow() -> None:
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_hostile_script_achieves_and_leaves_nothing(
-    worker: SandboxWorker, rung: Rung, name: str
+    worker: SandboxWorker, sandbox_kind: SandboxKind, name: str
 ) -> None:
     script = EXPECTED[name]
 
-    answer = run_script(worker, rung, name, **script.request)
+    answer = run_script(worker, sandbox_kind, name, **script.request)
 
     assert answer["cause"] in script.causes, answer
     assert re.search(script.prints, answer["stdout"]), answer
@@ -126,14 +128,14 @@ def test_a_hostile_script_achieves_and_leaves_nothing(
         assert answer["exit_code"] == 0, answer
 
 
-def test_no_key_of_the_worker_is_found(worker: SandboxWorker, rung: Rung) -> None:
-    run_script(worker, rung, "keyring")
+def test_no_key_of_the_worker_is_found(worker: SandboxWorker, sandbox_kind: SandboxKind) -> None:
+    run_script(worker, sandbox_kind, "keyring")
 
 
 def test_only_regular_files_below_the_workspace_are_collected(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
-    answer = run_script(worker, rung, "links_and_pipes")
+    answer = run_script(worker, sandbox_kind, "links_and_pipes")
 
     assert {name: base64.b64decode(text) for name, text in answer["collected"].items()} == {
         "-rf\n..": b"odd",
@@ -147,59 +149,65 @@ def test_only_regular_files_below_the_workspace_are_collected(
 
 
 def test_a_folder_of_results_that_is_a_link_is_not_entered(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
-    answer = run_script(worker, rung, "linked_folder")
+    answer = run_script(worker, sandbox_kind, "linked_folder")
 
     assert answer["collected"] == {}
     assert answer["skipped"] == {"out": "it is a symbolic link"}
 
 
 def test_a_file_that_was_swapped_for_a_link_is_the_file_or_nothing(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
-    answer = run_script(worker, rung, "swapped_file")
+    answer = run_script(worker, sandbox_kind, "swapped_file")
 
     assert {base64.b64decode(text) for text in answer["collected"].values()} <= {b"result"}
 
 
 def test_modules_in_the_workspace_are_not_loaded_by_a_later_sandbox(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
     second = ["sh", "-c", "ls /workspace; true"]
 
-    answer = run_script(worker, rung, "planted_modules", again=[second])
+    answer = run_script(worker, sandbox_kind, "planted_modules", again=[second])
 
     assert answer["again"][0]["exit_code"] == 0
     assert "sitecustomize.py" in answer["again"][0]["stdout"]
     assert "planted-was-run" not in answer["again"][0]["stdout"]
 
 
-def test_a_flood_of_output_does_not_fill_the_worker(worker: SandboxWorker, rung: Rung) -> None:
-    answer = run_script(worker, rung, "flood_stdout")
+def test_a_flood_of_output_does_not_fill_the_worker(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
+    answer = run_script(worker, sandbox_kind, "flood_stdout")
 
     assert answer["totals"]["stdout"] == 256 << 20
     assert answer["memory_growth"] < 32 * 1024
 
 
-def test_what_a_command_writes_arrives_unchanged(worker: SandboxWorker, rung: Rung) -> None:
-    answer = run_script(worker, rung, "terminal_codes")
+def test_what_a_command_writes_arrives_unchanged(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
+    answer = run_script(worker, sandbox_kind, "terminal_codes")
 
     assert answer["stdout"].endswith("<script>alert(1)</script>\0\u202e")
     assert answer["stderr"] == "\ufffd\ufffd\ufffd not UTF-8"
 
 
-def test_events_come_on_a_descriptor_of_their_own(worker: SandboxWorker, rung: Rung) -> None:
-    answer = run_script(worker, rung, "forged_events")
+def test_events_come_on_a_descriptor_of_their_own(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
+    answer = run_script(worker, sandbox_kind, "forged_events")
 
     assert answer["events"] == '{"result": 1}\n'
     assert answer["stdout"] == ""
 
 
 def test_instances_of_inotify_are_free_again_after_the_end(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
-    first = run_script(worker, rung, "inotify")
-    second = run_script(worker, rung, "inotify")
+    first = run_script(worker, sandbox_kind, "inotify")
+    second = run_script(worker, sandbox_kind, "inotify")
 
     assert first["stdout"] == second["stdout"]

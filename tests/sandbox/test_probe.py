@@ -10,8 +10,8 @@ import pytest
 
 from overnight_server.local.doctor import Check, run_checks
 from overnight_server.settings import load
-from overnight_worker.sandbox import Rung, remedies, sandbox_user
-from tests.sandbox.conftest import ROOT, RUNGS
+from overnight_worker.sandbox import SandboxKind, remedies, sandbox_user
+from tests.sandbox.conftest import ROOT, SANDBOX_KINDS
 
 REPORT = """
 from overnight_server.settings import load
@@ -43,7 +43,7 @@ def test_doctor_names_the_sandboxes_that_work(tmp_path: Path) -> None:
     check = sandbox_check(tmp_path)
 
     assert check.ok
-    assert all(f"{rung} (memory: " in check.detail for rung in RUNGS)
+    assert all(f"{sandbox_kind} (memory: " in check.detail for sandbox_kind in SANDBOX_KINDS)
 
 
 def test_doctor_says_that_bubblewrap_is_missing(
@@ -64,7 +64,7 @@ def test_a_worker_logs_its_kind_of_sandbox() -> None:
     )
 
     assert "queue=sandbox_found worker=" in result.stdout + result.stderr
-    assert f"rung={RUNGS[0]} memory=" in result.stdout + result.stderr
+    assert f"sandbox={SANDBOX_KINDS[0]} memory=" in result.stdout + result.stderr
 
 
 def test_a_machine_that_can_make_none_is_told_what_to_do() -> None:
@@ -90,4 +90,4 @@ if ROOT:
 
 
 def test_both_kinds_are_tested_where_bubblewrap_is_installed() -> None:
-    assert Rung.OWN in RUNGS
+    assert SandboxKind.OWN in SANDBOX_KINDS

@@ -1,4 +1,4 @@
-"""What a command gets, how its end is reported, and how it is stopped, in each rung."""
+"""What a command gets, how its end is reported, and how it is stopped, in each kind of sandbox."""
 
 import os
 import shutil
@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from overnight_worker.sandbox import (
-    Rung,
+    SandboxKind,
     SandboxSpec,
     create_workspace,
     remove_workspace,
@@ -21,7 +21,7 @@ from overnight_worker.sandbox import (
     start_sandbox,
 )
 from overnight_worker.sandbox.interpreter import Interpreter
-from tests.sandbox.conftest import ROOT, RUNGS, SandboxWorker
+from tests.sandbox.conftest import ROOT, SANDBOX_KINDS, SandboxWorker
 
 FETCH = """
 import sys, urllib.request, urllib.error
@@ -71,9 +71,11 @@ def port() -> Iterator[int]:
     thread.join()
 
 
-def test_a_command_has_its_input_and_a_small_environment(worker: SandboxWorker, rung: Rung) -> None:
+def test_a_command_has_its_input_and_a_small_environment(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
     answer = worker.request(
-        rung=rung,
+        sandbox_kind=sandbox_kind,
         argv=["sh", "-c", "cat; env | cut -d= -f1 | sort | tr '\\n' ' '; pwd; hostname; id -un"],
         stdin="a prompt\n",
         env={"GIVEN": "value"},
@@ -93,50 +95,66 @@ def test_a_command_has_its_input_and_a_small_environment(worker: SandboxWorker, 
     ],
 )
 def test_the_end_of_a_command_is_told(
-    worker: SandboxWorker, rung: Rung, script: str, told: tuple[str, int | None, int | None]
+    worker: SandboxWorker,
+    sandbox_kind: SandboxKind,
+    script: str,
+    told: tuple[str, int | None, int | None],
 ) -> None:
-    answer = worker.request(rung=rung, argv=["sh", "-c", script])
+    answer = worker.request(sandbox_kind=sandbox_kind, argv=["sh", "-c", script])
 
     assert (answer["cause"], answer["exit_code"], answer["signal"]) == told
 
 
 @pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("/etc", 126)])
 def test_a_command_that_cannot_be_executed_ends_as_in_a_shell(
-    worker: SandboxWorker, rung: Rung, program: str, code: int
+    worker: SandboxWorker, sandbox_kind: SandboxKind, program: str, code: int
 ) -> None:
-    answer = worker.request(rung=rung, argv=[program])
+    answer = worker.request(sandbox_kind=sandbox_kind, argv=[program])
 
     assert answer["exit_code"] == code
     assert answer["stderr"].startswith(f"overnight: cannot run {program}")
 
 
-def test_a_command_may_end_by_itself_when_asked(worker: SandboxWorker, rung: Rung) -> None:
+def test_a_command_may_end_by_itself_when_asked(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
     script = "trap 'echo saved; exit 3' TERM; echo ready; while :; do sleep 0.05; done"
 
-    answer = worker.request(rung=rung, argv=["sh", "-c", script], terminate_on="ready", grace=60)
+    answer = worker.request(
+        sandbox_kind=sandbox_kind, argv=["sh", "-c", script], terminate_on="ready", grace=60
+    )
 
     assert answer["stdout"] == "ready\nsaved\n"
     assert (answer["cause"], answer["exit_code"]) == ("stopped", 3)
 
 
-def test_a_command_inherits_no_signals_and_no_mask(worker: SandboxWorker, rung: Rung) -> None:
+def test_a_command_inherits_no_signals_and_no_mask(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
     signals = ["grep", "-E", "^Sig(Blk|Ign):", "/proc/self/status"]
 
-    assert worker.request(rung=rung, argv=signals)["stdout"].split()[1::2] == ["0" * 16] * 2
-    assert worker.request(rung=rung, argv=["sh", "-c", "umask"])["stdout"] == "0022\n"
+    assert (
+        worker.request(sandbox_kind=sandbox_kind, argv=signals)["stdout"].split()[1::2]
+        == ["0" * 16] * 2
+    )
+    assert (
+        worker.request(sandbox_kind=sandbox_kind, argv=["sh", "-c", "umask"])["stdout"] == "0022\n"
+    )
 
 
 def test_a_file_of_the_host_is_mounted_and_cannot_be_changed(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
     shown = Path(__file__).resolve().parents[2] / "LICENSE"
-    copy = Path("/var/tmp") / f"overnight-mount-{worker.kind}-{rung}"
+    copy = Path("/var/tmp") / f"overnight-mount-{worker.kind}-{sandbox_kind}"
     copy.write_bytes(shown.read_bytes())
     copy.chmod(0o666)
     script = "head -1 /opt/tool/LICENSE; echo x >> /opt/tool/LICENSE || echo refused"
     try:
         answer = worker.request(
-            rung=rung, argv=["sh", "-c", script], mounts=[[str(copy), "/opt/tool/LICENSE"]]
+            sandbox_kind=sandbox_kind,
+            argv=["sh", "-c", script],
+            mounts=[[str(copy), "/opt/tool/LICENSE"]],
         )
     finally:
         copy.unlink()
@@ -145,11 +163,13 @@ def test_a_file_of_the_host_is_mounted_and_cannot_be_changed(
 
 
 def test_values_of_the_environment_are_in_no_command_line_of_the_host(
-    worker: SandboxWorker, rung: Rung
+    worker: SandboxWorker, sandbox_kind: SandboxKind
 ) -> None:
     request = {"argv": ["sh", "-c", "echo ready; sleep 1"], "env": {"TOKEN": "secret-27182"}}
     answers: list[dict[str, object]] = []
-    thread = threading.Thread(target=lambda: answers.append(worker.request(rung=rung, **request)))
+    thread = threading.Thread(
+        target=lambda: answers.append(worker.request(sandbox_kind=sandbox_kind, **request))
+    )
     thread.start()
 
     seen: set[str] = set()
@@ -161,11 +181,15 @@ def test_values_of_the_environment_are_in_no_command_line_of_the_host(
     assert seen == set()
 
 
-def test_a_limit_of_memory_is_told_with_the_peak(worker: SandboxWorker, rung: Rung) -> None:
+def test_a_limit_of_memory_is_told_with_the_peak(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
     script = "import time\nblock = bytearray(b'x') * (256 << 20)\ntime.sleep(60)"
 
     answer = worker.request(
-        rung=rung, argv=["python3", "-c", script], limits={"memory_mb": 64, "tmp_mb": 8}
+        sandbox_kind=sandbox_kind,
+        argv=["python3", "-c", script],
+        limits={"memory_mb": 64, "tmp_mb": 8},
     )
 
     assert answer["cause"] == "oom"
@@ -176,12 +200,15 @@ def test_a_limit_of_memory_is_told_with_the_peak(worker: SandboxWorker, rung: Ru
 
 
 def test_a_named_host_is_reached_through_the_proxy_and_no_other(
-    worker: SandboxWorker, rung: Rung, port: int
+    worker: SandboxWorker, sandbox_kind: SandboxKind, port: int
 ) -> None:
     urls = ["http://agent.example/path?x=1", "http://other.example/", "http://agent.example:81/"]
 
     answer = worker.request(
-        rung=rung, argv=["python3", "-c", FETCH, *urls], allow=["agent.example"], connect_to=port
+        sandbox_kind=sandbox_kind,
+        argv=["python3", "-c", FETCH, *urls],
+        allow=["agent.example"],
+        connect_to=port,
     )
 
     assert answer["stdout"].splitlines() == [
@@ -194,15 +221,17 @@ def test_a_named_host_is_reached_through_the_proxy_and_no_other(
     assert answer["descriptors_left"] == 0
 
 
-def test_a_tunnel_leads_to_a_named_host_only(worker: SandboxWorker, rung: Rung, port: int) -> None:
+def test_a_tunnel_leads_to_a_named_host_only(
+    worker: SandboxWorker, sandbox_kind: SandboxKind, port: int
+) -> None:
     named = worker.request(
-        rung=rung,
+        sandbox_kind=sandbox_kind,
         argv=["python3", "-c", TUNNEL, "agent.example", "8443"],
         allow=["agent.example:8443"],
         connect_to=port,
     )
     other = worker.request(
-        rung=rung,
+        sandbox_kind=sandbox_kind,
         argv=["python3", "-c", TUNNEL, "agent.example", "443"],
         allow=["agent.example:8443"],
         connect_to=port,
@@ -213,14 +242,14 @@ def test_a_tunnel_leads_to_a_named_host_only(worker: SandboxWorker, rung: Rung, 
 
 
 def test_a_name_with_a_private_address_is_refused_though_it_is_named(
-    worker: SandboxWorker, rung: Rung, port: int
+    worker: SandboxWorker, sandbox_kind: SandboxKind, port: int
 ) -> None:
     hosts = ["localhost", "127.0.0.1", "169.254.169.254", "[::1]"]
     urls = [f"http://{host}:{port}/" for host in hosts]
     script = f"import os; os.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\n{FETCH}"
 
     answer = worker.request(
-        rung=rung,
+        sandbox_kind=sandbox_kind,
         argv=["python3", "-c", script, *urls],
         allow=[f"{host.strip('[]')}:{port}" for host in hosts],
     )
@@ -241,10 +270,10 @@ def workspace() -> Iterator[Path]:
 
 
 def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(
-    workspace: Path, rung: Rung
+    workspace: Path, sandbox_kind: SandboxKind
 ) -> None:
     spec = SandboxSpec(argv=("sleep", "300"), workspace=workspace)
-    with start_sandbox(spec, rung) as sandbox:
+    with start_sandbox(spec, sandbox_kind) as sandbox:
         sandbox._channel.shutdown(socket.SHUT_RDWR)
 
         ended = sandbox.wait(20)
@@ -254,7 +283,7 @@ def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(
     assert "exit code 81" in ended.detail
 
 
-if Rung.BUBBLEWRAP in RUNGS:
+if SandboxKind.BUBBLEWRAP in SANDBOX_KINDS:
 
     def test_a_python_outside_of_usr_is_mounted_to_run_process_1(
         workspace: Path, monkeypatch: pytest.MonkeyPatch
@@ -267,7 +296,7 @@ if Rung.BUBBLEWRAP in RUNGS:
         monkeypatch.setattr(start, "inside_interpreter", lambda: Interpreter(str(python), prefix))
         spec = SandboxSpec(argv=("cat", "/proc/1/cmdline"), workspace=workspace)
 
-        with start_sandbox(spec, Rung.BUBBLEWRAP) as sandbox:
+        with start_sandbox(spec, SandboxKind.BUBBLEWRAP) as sandbox:
             ended = sandbox.wait()
             output = os.read(sandbox.stdout, 4096)
         shutil.rmtree(prefix)
@@ -285,8 +314,8 @@ if ROOT:
         worker = sandbox_workers["root"]
         worker.parent.chmod(0o700)
         try:
-            refused = worker.request(rung=Rung.BUBBLEWRAP, argv=["true"])
-            own = worker.request(rung=Rung.OWN, argv=["true"])
+            refused = worker.request(sandbox_kind=SandboxKind.BUBBLEWRAP, argv=["true"])
+            own = worker.request(sandbox_kind=SandboxKind.OWN, argv=["true"])
         finally:
             worker.parent.chmod(0o711)
 
@@ -295,8 +324,10 @@ if ROOT:
         assert own["exit_code"] == 0
 
 
-def test_a_probe_makes_a_sandbox_of_each_kind(worker: SandboxWorker, rung: Rung) -> None:
-    probes = {probe["rung"]: probe for probe in worker.request(probe=True)}
+def test_a_probe_makes_a_sandbox_of_each_kind(
+    worker: SandboxWorker, sandbox_kind: SandboxKind
+) -> None:
+    probes = {probe["kind"]: probe for probe in worker.request(probe=True)}
 
-    assert probes[rung]["usable"], probes
-    assert probes[rung]["memory"] in {"cgroup", "watch"}
+    assert probes[sandbox_kind]["usable"], probes
+    assert probes[sandbox_kind]["memory"] in {"cgroup", "measured"}

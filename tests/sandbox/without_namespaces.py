@@ -13,7 +13,7 @@ from pathlib import Path
 
 from overnight_server.settings import load
 from overnight_server.telemetry import configure
-from overnight_worker.sandbox import NoSandbox, choose_rung, usable_rungs
+from overnight_worker.sandbox import NoSandbox, choose_sandbox_kind, probe_all_kinds
 from overnight_worker.sandbox_report import report_sandbox
 
 CLONE_NEWUSER = 0x10000000
@@ -44,14 +44,14 @@ def main() -> None:
     if "single" not in sys.argv:
         Path("/proc/sys/user/max_user_namespaces").write_text("0")
     try:
-        choose_rung("strict")
+        choose_sandbox_kind("strict")
         refusal = {}
     except NoSandbox as error:
         refusal = {"class": error.error_class, "reason": str(error), "remedy": error.remedy}
     answer = {
-        "probes": [dataclasses.asdict(probe) for probe in usable_rungs()],
+        "probes": [dataclasses.asdict(probe) for probe in probe_all_kinds()],
         "strict": refusal,
-        "permissive": choose_rung("permissive"),
+        "permissive": choose_sandbox_kind("permissive"),
     }
     sys.stdout.write(json.dumps(answer) + "\n")
     configure("logfmt", "info", "worker")

@@ -27,14 +27,14 @@ from overnight_worker.sandbox import (
     NetworkPolicy,
     NoSandbox,
     ReadOnlyMount,
-    Rung,
     Sandbox,
+    SandboxKind,
     SandboxLimits,
     SandboxSpec,
     create_workspace,
+    probe_all_kinds,
     remove_workspace,
     start_sandbox,
-    usable_rungs,
 )
 from overnight_worker.sandbox.pid1 import RT_SIGACTION, SIGNAL_SET_BYTES
 from overnight_worker.sandbox.proxy import Connect
@@ -158,7 +158,10 @@ def run(request: dict[str, Any], parent: Path, heartbeat: Heartbeat) -> dict[str
     reports: list[str] = []
     try:
         with start_sandbox(
-            spec, Rung(request["rung"]), report=reports.append, connect=way_out(request)
+            spec,
+            SandboxKind(request["sandbox_kind"]),
+            report=reports.append,
+            connect=way_out(request),
         ) as sandbox:
             namespace = pid_namespace(sandbox.pid)
             until = time.monotonic() + request.get("timeout", 60)
@@ -195,7 +198,7 @@ def way_out(request: dict[str, Any]) -> Connect | None:
 def run_again(spec: SandboxSpec, request: dict[str, Any], argv: list[str]) -> dict[str, Any]:
     """Run another command in a workspace that the first one has left."""
     second = dataclasses.replace(spec, argv=tuple(argv), stdin=b"")
-    with start_sandbox(second, Rung(request["rung"])) as sandbox:
+    with start_sandbox(second, SandboxKind(request["sandbox_kind"])) as sandbox:
         return drain(sandbox, until=time.monotonic() + 60, request={})
 
 
@@ -224,7 +227,7 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         if "probe" in request:
-            answer: Any = [dataclasses.asdict(probe) for probe in usable_rungs()]
+            answer: Any = [dataclasses.asdict(probe) for probe in probe_all_kinds()]
         else:
             request["env"] = {**addresses, "CANARY": CANARY, **request.get("env", {})}
             try:

@@ -20,7 +20,7 @@ from overnight_worker.run_context import RunContext
 from overnight_worker.sandbox import (
     NetworkPolicy,
     ReadOnlyMount,
-    Rung,
+    SandboxKind,
     SandboxLimits,
     SandboxSpec,
 )
@@ -102,7 +102,7 @@ class Clone:
 
     repository: Repository
     base: str
-    rung: Rung
+    sandbox_kind: SandboxKind
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,9 @@ def check_allowed(source: str, allowed: tuple[str, ...]) -> None:
     )
 
 
-def clone(repository: Repository, workspace: Path, rung: Rung, context: RunContext) -> Clone:
+def clone(
+    repository: Repository, workspace: Path, sandbox_kind: SandboxKind, context: RunContext
+) -> Clone:
     """Clone a repository into an empty workspace, on the branch of the task.
 
     Raise Fail if the repository or the ref cannot be read.
@@ -153,8 +155,8 @@ def clone(repository: Repository, workspace: Path, rung: Rung, context: RunConte
         read_only_mounts=mounts,
         limits=GIT_LIMITS,
     )
-    output = _run(spec, rung, context, what=f"repo: {repository.source} cannot be cloned")
-    return Clone(repository, output.decode().strip(), rung)
+    output = _run(spec, sandbox_kind, context, what=f"repo: {repository.source} cannot be cloned")
+    return Clone(repository, output.decode().strip(), sandbox_kind)
 
 
 def keep(made: Clone, workspace: Path, context: RunContext) -> Changes:
@@ -168,7 +170,9 @@ def keep(made: Clone, workspace: Path, context: RunContext) -> Changes:
         env=GIT_ENV,
         limits=GIT_LIMITS,
     )
-    output = _run(spec, made.rung, context, what="the changes cannot be read from the workspace")
+    output = _run(
+        spec, made.sandbox_kind, context, what="the changes cannot be read from the workspace"
+    )
     files, insertions, deletions = parse_numstat(output)
     if not files:
         return Changes()
@@ -283,12 +287,12 @@ def _git(env: Mapping[str, str], *words: str) -> str:
     return done.stdout
 
 
-def _run(spec: SandboxSpec, rung: Rung, context: RunContext, *, what: str) -> bytes:
+def _run(spec: SandboxSpec, sandbox_kind: SandboxKind, context: RunContext, *, what: str) -> bytes:
     """Run git in a sandbox; return its output, or raise Fail with its last error line.
 
     A request to stop the run ends it: then this raises Stopped.
     """
-    program = run_program(spec, rung, context, seconds=GIT_SECONDS)
+    program = run_program(spec, sandbox_kind, context, seconds=GIT_SECONDS)
     if not program.has_succeeded:
         reason = "git takes too long" if program.end is None else program.last_error
         raise _invalid(f"{what}: {reason or program.end}")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from overnight_worker.run_context import RunContext
-from overnight_worker.sandbox import ReadOnlyMount, Rung
+from overnight_worker.sandbox import ReadOnlyMount, SandboxKind
 from overnight_worker.sandbox.workspace import let_sandbox_read
 
 PLACE: Final = "/overnight"
@@ -31,9 +31,9 @@ class InputFiles:
         """Return where a sandbox has the files."""
         return tuple(ReadOnlyMount(self.directory / name, f"{PLACE}/{name}") for name in VARIABLES)
 
-    def variables(self, rung: Rung) -> dict[str, str]:
+    def variables(self, sandbox_kind: SandboxKind) -> dict[str, str]:
         """Return the variables that name the files; without a sandbox these are the host's."""
-        place = str(self.directory) if rung is Rung.NONE else PLACE
+        place = str(self.directory) if sandbox_kind is SandboxKind.NONE else PLACE
         return {variable: f"{place}/{name}" for name, variable in VARIABLES.items()}
 
 

@@ -28,11 +28,11 @@ from overnight_worker.runners.wire import Wire
 from overnight_worker.sandbox import (
     NoSandbox,
     ReadOnlyMount,
-    Rung,
     SandboxEnd,
+    SandboxKind,
     SandboxLimits,
     SandboxSpec,
-    choose_rung,
+    choose_sandbox_kind,
 )
 from overnight_worker.sandbox.interpreter import ISOLATED, inside_interpreter
 from overnight_worker.sandbox.probe import Policy
@@ -81,7 +81,7 @@ class OutputValidation:
     """The validators of one run, and the sandbox in which they run."""
 
     validators: list[dict[str, Any]]
-    rung: Rung = Rung.NONE
+    sandbox_kind: SandboxKind = SandboxKind.NONE
 
     @classmethod
     def of(cls, run: Run, policy: Policy) -> "OutputValidation":
@@ -93,7 +93,7 @@ class OutputValidation:
         if all(each["method"] == SIZE for each in validators):
             return cls(validators)
         try:
-            return cls(validators, choose_rung(policy))
+            return cls(validators, choose_sandbox_kind(policy))
         except NoSandbox as error:
             message = f"the output cannot be validated: {error}; {error.remedy}"
             raise Fail(message, error_class=error.error_class) from error
@@ -193,7 +193,12 @@ class OutputValidation:
     ) -> ProgramEnd:
         try:
             return run_program(
-                spec, self.rung, context, seconds=seconds, ignored_stops=GRACE_STOPS, log=log
+                spec,
+                self.sandbox_kind,
+                context,
+                seconds=seconds,
+                ignored_stops=GRACE_STOPS,
+                log=log,
             )
         except NoSandbox as error:
             message = f"the output cannot be validated: {error}; {error.remedy}"

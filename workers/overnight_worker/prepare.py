@@ -17,7 +17,7 @@ from overnight_worker.git_workspace import (
 from overnight_worker.input_files import write_input_files
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
-from overnight_worker.sandbox.probe import choose_rung
+from overnight_worker.sandbox.probe import choose_sandbox_kind
 from overnight_worker.secrets import resolve
 from overnight_worker.workspaces import workspace
 
@@ -60,9 +60,11 @@ def _clone(
         return None
     check_allowed(execution.repo, repositories)
     # Git executes what a command left in its clone, so without a sandbox there is none.
-    rung = choose_rung("strict")
+    sandbox_kind = choose_sandbox_kind("strict")
     branch = f"{BRANCH_PREFIX}{context.task_id}"
-    return clone(Repository(execution.repo, execution.ref, branch), directory, rung, context)
+    return clone(
+        Repository(execution.repo, execution.ref, branch), directory, sandbox_kind, context
+    )
 
 
 def environment(execution: Execution, user_id: UserId) -> dict[str, str]:

@@ -7,7 +7,7 @@ from threading import Thread
 from typing import Final
 
 from overnight_worker.run_context import RunContext
-from overnight_worker.sandbox import Rung, SandboxEnd, SandboxSpec, start_sandbox
+from overnight_worker.sandbox import SandboxEnd, SandboxKind, SandboxSpec, start_sandbox
 
 READ_BYTES: Final = 1 << 16
 MAX_OUTPUT_BYTES: Final = 1 << 20
@@ -35,7 +35,7 @@ class ProgramEnd:
 
 def run_program(
     spec: SandboxSpec,
-    rung: Rung,
+    sandbox_kind: SandboxKind,
     context: RunContext,
     *,
     seconds: float,
@@ -48,7 +48,7 @@ def run_program(
     the reasons for which it goes on. `log` gets what the program writes, with the stream's name.
     """
     output, errors = bytearray(), bytearray()
-    with start_sandbox(spec, rung) as sandbox:
+    with start_sandbox(spec, sandbox_kind) as sandbox:
         context.on_stop(lambda reason: None if reason in ignored_stops else sandbox.kill())
         readers = [
             Thread(target=_drain, args=(descriptor, into, name, log), daemon=True)

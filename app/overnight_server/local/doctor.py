@@ -331,8 +331,8 @@ def _sandbox(context: CheckContext) -> str:
     if answer.returncode != 0:
         _fail("the trial failed", f"run `{' '.join(command)}` and see its message")
     probes = json.loads(answer.stdout)
-    usable = [f"{probe['rung']} (memory: {probe['memory']})" for probe in probes if probe["usable"]]
-    missing = [f"{probe['rung']}: {probe['reason']}" for probe in probes if not probe["usable"]]
+    usable = [f"{probe['kind']} (memory: {probe['memory']})" for probe in probes if probe["usable"]]
+    missing = [f"{probe['kind']}: {probe['reason']}" for probe in probes if not probe["usable"]]
     if usable:
         return "; ".join([", ".join(usable), *(f"not {text}" for text in missing)])
     if context.settings.sandbox == "permissive":

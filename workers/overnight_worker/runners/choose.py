@@ -8,7 +8,7 @@ from overnight_server.settings import Settings
 from overnight_worker.runners.command import CommandRunner
 from overnight_worker.runners.python import PythonRunner
 from overnight_worker.runners.runner import Runner
-from overnight_worker.sandbox.probe import choose_rung
+from overnight_worker.sandbox.probe import choose_sandbox_kind
 from overnight_worker.sandbox.spec import NoSandbox
 
 
@@ -21,7 +21,7 @@ class Runners:
     def find(self, settings: Settings) -> None:
         """Find out how this machine can run commands; without a way there are no commands."""
         with suppress(NoSandbox):
-            self._command = CommandRunner(choose_rung(settings.sandbox))
+            self._command = CommandRunner(choose_sandbox_kind(settings.sandbox))
 
     @property
     def has_command(self) -> bool:

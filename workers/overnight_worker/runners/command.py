@@ -21,9 +21,9 @@ from overnight_worker.sandbox import (
     NetworkPolicy,
     NoSandbox,
     ReadOnlyMount,
-    Rung,
     Sandbox,
     SandboxEnd,
+    SandboxKind,
     SandboxLimits,
     SandboxSpec,
     start_sandbox,
@@ -38,20 +38,20 @@ FEEDBACK_VARIABLE: Final = "OVERNIGHT_FEEDBACK"
 class CommandRunner:
     """Runs commands in sandboxes of one kind."""
 
-    def __init__(self, rung: Rung) -> None:
-        self._rung = rung
+    def __init__(self, sandbox_kind: SandboxKind) -> None:
+        self._sandbox_kind = sandbox_kind
         self._runs: dict[str, CommandRun] = {}
 
     def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
         """Start the command in its sandbox; the run is recorded before."""
         execution = Execution.of(prepared.run.execution or {})
         check_mounts(execution)
-        spec = sandbox_spec(execution, prepared, self._rung)
+        spec = sandbox_spec(execution, prepared, self._sandbox_kind)
         external_id = f"{WORKER_ID}/{prepared.context.idempotency_key}"
-        wire.note_id(external_id, sandbox=describe_sandbox(self._rung, execution))
+        wire.note_id(external_id, sandbox=describe_sandbox(self._sandbox_kind, execution))
         fault("sandbox.before_spawn")
         try:
-            sandbox = start_sandbox(spec, self._rung)
+            sandbox = start_sandbox(spec, self._sandbox_kind)
         except NoSandbox as error:
             raise Fail(f"{error}; {error.remedy}", error_class=error.error_class) from error
         fault("sandbox.after_spawn")
@@ -142,7 +142,9 @@ def check_mounts(execution: Execution) -> None:
             )
 
 
-def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> SandboxSpec:
+def sandbox_spec(
+    execution: Execution, prepared: PreparedRun, sandbox_kind: SandboxKind
+) -> SandboxSpec:
     """Return what the sandbox of a run gets; its workspace and its input files were prepared."""
     if prepared.workspace is None or prepared.input_files is None:
         raise ValueError("a command needs a workspace and input files")
@@ -152,7 +154,7 @@ def sandbox_spec(execution: Execution, prepared: PreparedRun, rung: Rung) -> San
         workspace=prepared.workspace,
         env={
             **(prepared.env or {}),
-            **files.variables(rung),
+            **files.variables(sandbox_kind),
             **own_environment(prepared.context),
         },
         limits=SandboxLimits(
@@ -209,19 +211,19 @@ def model_of(execution: Execution, prepared: PreparedRun) -> str:
     return prepared.context.model or next(iter(execution.models), "")
 
 
-def describe_sandbox(rung: Rung, execution: Execution) -> str:
+def describe_sandbox(sandbox_kind: SandboxKind, execution: Execution) -> str:
     """Return the sandbox of a run as its attempt shows it.
 
-    >>> describe_sandbox(Rung.BUBBLEWRAP, Execution(argv=("true",)))
+    >>> describe_sandbox(SandboxKind.BUBBLEWRAP, Execution(argv=("true",)))
     'bwrap, memory 2 GB, network off'
     """
-    if rung is Rung.NONE:
+    if sandbox_kind is SandboxKind.NONE:
         return "none: without protection"
     memory = execution.limits.memory_mb
     whole = memory % GIGABYTE_MB == 0
     amount = f"{memory // GIGABYTE_MB} GB" if whole else f"{memory} MB"
     network = ", ".join(execution.network) or "off"
-    return f"{rung}, memory {amount}, network {network}"
+    return f"{sandbox_kind}, memory {amount}, network {network}"
 
 
 def _filled(argument: str, values: dict[str, str]) -> str:

@@ -1,6 +1,6 @@
 """Runs one command that is trusted with nothing.
 
-`SandboxSpec` says what to run, `choose_rung` how a sandbox can be made on this machine, and
+`SandboxSpec` says what to run, `choose_sandbox_kind` how a sandbox can be made on this machine, and
 `start_sandbox` starts it. `create_workspace` and `remove_workspace` care for the directory that the
 command works in, `FileCollector` reads what it left. The package knows nothing of tasks, Postgres
 or Celery.
@@ -8,15 +8,15 @@ or Celery.
 
 from overnight_worker.sandbox.collect import CollectedFile, FileCollector, FileTooLarge
 from overnight_worker.sandbox.handle import Sandbox
-from overnight_worker.sandbox.probe import RungProbe, choose_rung, usable_rungs
+from overnight_worker.sandbox.probe import SandboxProbe, choose_sandbox_kind, probe_all_kinds
 from overnight_worker.sandbox.spec import (
     EVENTS_FD,
     EVENTS_VARIABLE,
     NetworkPolicy,
     NoSandbox,
     ReadOnlyMount,
-    Rung,
     SandboxEnd,
+    SandboxKind,
     SandboxLimits,
     SandboxSpec,
 )
@@ -32,15 +32,15 @@ __all__ = [
     "NetworkPolicy",
     "NoSandbox",
     "ReadOnlyMount",
-    "Rung",
-    "RungProbe",
     "Sandbox",
     "SandboxEnd",
+    "SandboxKind",
     "SandboxLimits",
+    "SandboxProbe",
     "SandboxSpec",
-    "choose_rung",
+    "choose_sandbox_kind",
     "create_workspace",
+    "probe_all_kinds",
     "remove_workspace",
     "start_sandbox",
-    "usable_rungs",
 ]

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from overnight_worker.sandbox.memory_group import MemoryGroup
 from overnight_worker.sandbox.proxy import Proxy
-from overnight_worker.sandbox.spec import MEGABYTE, Rung, SandboxEnd
+from overnight_worker.sandbox.spec import MEGABYTE, SandboxEnd, SandboxKind
 
 MESSAGE_BYTES: Final = 256
 ERROR_BYTES: Final = 4096
@@ -29,7 +29,7 @@ class Sandbox:
     def __init__(
         self,
         *,
-        rung: Rung,
+        kind: SandboxKind,
         pid: int,
         pidfd: int,
         process: subprocess.Popen[bytes],
@@ -41,7 +41,7 @@ class Sandbox:
         group: MemoryGroup | None,
         proxy: Proxy | None,
     ) -> None:
-        self.rung = rung
+        self.kind = kind
         self.pid = pid
         self.stdout, self.stderr, self.events = stdout, stderr, events
         self._errors = errors
@@ -79,7 +79,7 @@ class Sandbox:
                 with contextlib.suppress(OSError):
                     self._channel.shutdown(socket.SHUT_WR)
                 # Without a namespace only the program itself can end the others.
-                if self.rung is not Rung.NONE:
+                if self.kind is not SandboxKind.NONE:
                     with contextlib.suppress(ProcessLookupError):
                         signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 

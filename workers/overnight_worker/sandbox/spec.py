@@ -22,7 +22,7 @@ DEFAULT_ENV: Final = {
 }
 
 
-class Rung(StrEnum):
+class SandboxKind(StrEnum):
     """A way to run a command: in a sandbox by bubblewrap or by our own program, or without one.
 
     With NONE the command sees the host's files and network: its limits, except those of the whole
@@ -35,7 +35,7 @@ class Rung(StrEnum):
 
 
 # The preferred one first.
-SANDBOXES: Final = (Rung.BUBBLEWRAP, Rung.OWN)
+SANDBOXES: Final = (SandboxKind.BUBBLEWRAP, SandboxKind.OWN)
 
 
 @dataclass(frozen=True)

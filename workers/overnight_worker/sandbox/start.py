@@ -1,4 +1,4 @@
-"""Starts a sandbox: makes its descriptors, its program and its configuration, and runs a rung."""
+"""Starts a sandbox: makes its descriptors, its configuration and its program, and runs it."""
 
 import array
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from overnight_server.telemetry import LogEvent, emit
-from overnight_worker.sandbox import bare_command, own_rung, pid1
+from overnight_worker.sandbox import bare_command, pid1, system_call_sandbox
 from overnight_worker.sandbox.bubblewrap import PROGRAM, bubblewrap_arguments
 from overnight_worker.sandbox.handle import Sandbox
 from overnight_worker.sandbox.interpreter import ISOLATED, inside_interpreter, outside_interpreter
@@ -33,12 +33,12 @@ from overnight_worker.sandbox.spec import (
     MEGABYTE,
     WORKSPACE,
     NoSandbox,
-    Rung,
+    SandboxKind,
     SandboxLimits,
     SandboxSpec,
 )
 
-# How long a rung may take until process 1 answers; on an idle machine it takes 0.05 s.
+# How long it may take until process 1 answers; on an idle machine it takes 0.05 s.
 START_SECONDS: Final = 30.0
 ERROR_BYTES: Final = 4096
 F_ADD_SEALS: Final = 1033
@@ -54,14 +54,14 @@ CREDENTIALS_BYTES: Final = 12
 # Read now: a process may change its user later.
 SOURCES: Final = {
     "pid1": Path(pid1.__file__).read_text(),
-    "own_rung": Path(own_rung.__file__).read_text(),
+    "system_call_sandbox": Path(system_call_sandbox.__file__).read_text(),
     "bare_command": Path(bare_command.__file__).read_text(),
 }
 
 
 def start_sandbox(
     spec: SandboxSpec,
-    rung: Rung,
+    kind: SandboxKind,
     *,
     report: Report | None = None,
     connect: Connect | None = None,
@@ -81,7 +81,7 @@ def start_sandbox(
         start = _Start(spec, user, is_enforced=group is not None)
         undo.callback(start.close_outside)
         try:
-            process = start.run(rung)
+            process = start.run(kind)
         finally:
             start.close_inside()
         undo.callback(_end, process)
@@ -101,7 +101,7 @@ def start_sandbox(
             raise NoSandbox(f"the sandbox ended while it was made: {error}", UNKNOWN) from error
         undo.pop_all()
     return Sandbox(
-        rung=rung,
+        kind=kind,
         pid=pid,
         pidfd=pidfd,
         process=process,
@@ -130,15 +130,15 @@ class _Start:
         self.stdout, self.stderr, self.events, self.errors = (os.pipe() for _ in range(4))
         self._stdin = self._memory_file("stdin", spec.stdin)
 
-    def run(self, rung: Rung) -> subprocess.Popen[bytes]:
+    def run(self, kind: SandboxKind) -> subprocess.Popen[bytes]:
         """Start the process that makes the sandbox."""
-        self._has_proxy = rung is not Rung.NONE and not self._spec.network.is_off
-        match rung:
-            case Rung.BUBBLEWRAP:
+        self._has_proxy = kind is not SandboxKind.NONE and not self._spec.network.is_off
+        match kind:
+            case SandboxKind.BUBBLEWRAP:
                 return self._run_bubblewrap()
-            case Rung.OWN:
+            case SandboxKind.OWN:
                 return self._run_own()
-            case Rung.NONE:
+            case SandboxKind.NONE:
                 return self._run_bare()
 
     def _run_bubblewrap(self) -> subprocess.Popen[bytes]:
@@ -172,7 +172,8 @@ class _Start:
             "files": layout.files,
         }
         program = (
-            f"{_define('pid1')}{_define('own_rung')}own_rung['main']({config!a}, pid1['main'])\n"
+            f"{_define('pid1')}{_define('system_call_sandbox')}"
+            f"system_call_sandbox['main']({config!a}, pid1['main'])\n"
         )
         # It drops to the unprivileged user itself, when it has read what only root may read.
         return self._popen([outside_interpreter(), *ISOLATED, "-"], program, user=None)
