@@ -36,8 +36,8 @@ from overnight_worker.run_context import RunContext
 from overnight_worker.run_log import RunLog
 from overnight_worker.run_output import RUN_OUTPUT
 from overnight_worker.runners.choose import runner_for
+from overnight_worker.runners.run_connection import RunConnection
 from overnight_worker.runners.runner import PreparedRun, Runner
-from overnight_worker.runners.wire import Wire
 from overnight_worker.shutdown import SHUTDOWN_FLAG, ignore_sigterm_while_running
 from overnight_worker.slot_loop import SlotLoop
 from overnight_worker.stop_policy import StopPolicy, StopReason, TimeLimits
@@ -192,25 +192,25 @@ def carry_through(resources: WorkerResources, active: ActiveRun, runner: Runner)
     because the tests of a task may write to it. Only a branch that passed is pushed.
     """
     validation = OutputValidation.of(active.run, resources.settings.sandbox)
-    wire = Wire(resources.db, active.run.claim, active.context, active.stop_policy)
+    connection = RunConnection(resources.db, active.run.claim, active.context, active.stop_policy)
     repositories = resources.settings.allowed_repositories
     with prepared(active.run, active.context, repositories) as prepared_run:
         try:
-            run_until_end(runner, prepared_run, wire)
+            run_until_end(runner, prepared_run, connection)
         finally:
             # Before the result is recorded: that frees the task's locks and lets others start.
             POOL_GUARD.end_programs_of_run()
-        reported = wire.output()
+        reported = connection.output()
         collected = collect(prepared_run, reported)
-        validation.check(prepared_run, wire, reported, collected.output)
+        validation.check(prepared_run, connection, reported, collected.output)
         return push(prepared_run, collected)
 
 
-def run_until_end(runner: Runner, prepared_run: PreparedRun, wire: Wire) -> None:
+def run_until_end(runner: Runner, prepared_run: PreparedRun, connection: RunConnection) -> None:
     """Begin a run and wait for its end; a run that is requested to stop is ended."""
-    external_id = runner.spawn(prepared_run, wire)
-    while not wire.wait_for_end():
-        runner.terminate(external_id, wire.grace(prepared_run.grace_seconds))
+    external_id = runner.spawn(prepared_run, connection)
+    while not connection.wait_for_end():
+        runner.terminate(external_id, connection.grace(prepared_run.grace_seconds))
 
 
 def _activate(

@@ -23,8 +23,8 @@ from overnight_server.domain.validation import INVALID_OUTPUT, SIZE, TESTS, vali
 from overnight_server.mask import mask_secrets
 from overnight_worker.program_in_sandbox import ProgramEnd, run_program
 from overnight_worker.run_context import RunContext
+from overnight_worker.runners.run_connection import RunConnection
 from overnight_worker.runners.runner import PreparedRun
-from overnight_worker.runners.wire import Wire
 from overnight_worker.sandbox import (
     NoSandbox,
     ReadOnlyMount,
@@ -98,7 +98,9 @@ class OutputValidation:
             message = f"the output cannot be validated: {error}; {error.remedy}"
             raise Fail(message, error_class=error.error_class) from error
 
-    def check(self, prepared: PreparedRun, wire: Wire, reported: object, output: object) -> None:
+    def check(
+        self, prepared: PreparedRun, connection: RunConnection, reported: object, output: object
+    ) -> None:
         """Raise OutputRejected if a validator rejects what a run has reported.
 
         `output` is what the task gets: the reported output, with the changed files of a command.
@@ -111,7 +113,7 @@ class OutputValidation:
             kept = storable(output)
         except UnstorableOutput:
             return  # the run fails for that reason
-        wire.begin_validation()
+        connection.begin_validation()
         for validator in self.validators:
             try:
                 self._run(validator, prepared, value)

@@ -15,8 +15,8 @@ from overnight_worker.run_context import RunContext
 from overnight_worker.runners.command_events import CommandEvents
 from overnight_worker.runners.command_output import CommandOutput
 from overnight_worker.runners.exit_codes import check_end
+from overnight_worker.runners.run_connection import RunConnection
 from overnight_worker.runners.runner import PreparedRun
-from overnight_worker.runners.wire import Wire
 from overnight_worker.sandbox import (
     NetworkPolicy,
     NoSandbox,
@@ -42,20 +42,20 @@ class CommandRunner:
         self._sandbox_kind = sandbox_kind
         self._runs: dict[str, CommandRun] = {}
 
-    def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
+    def spawn(self, prepared: PreparedRun, connection: RunConnection) -> str:
         """Start the command in its sandbox; the run is recorded before."""
         execution = Execution.of(prepared.run.execution or {})
         check_mounts(execution)
         spec = sandbox_spec(execution, prepared, self._sandbox_kind)
         external_id = f"{WORKER_ID}/{prepared.context.idempotency_key}"
-        wire.note_id(external_id, sandbox=describe_sandbox(self._sandbox_kind, execution))
+        connection.note_id(external_id, sandbox=describe_sandbox(self._sandbox_kind, execution))
         fault("sandbox.before_spawn")
         try:
             sandbox = start_sandbox(spec, self._sandbox_kind)
         except NoSandbox as error:
             raise Fail(f"{error}; {error.remedy}", error_class=error.error_class) from error
         fault("sandbox.after_spawn")
-        run = self._runs[external_id] = CommandRun(sandbox, wire)
+        run = self._runs[external_id] = CommandRun(sandbox, connection)
         watch = threading.Thread(
             target=self._watch, args=(external_id, run), name="run command", daemon=True
         )
@@ -80,10 +80,10 @@ class CommandRunner:
             self._runs.pop(external_id, None)
             run.sandbox.close()
         try:
-            run.wire.end(run.output_of(end))
+            run.connection.end(run.output_of(end))
         except BaseException as error:  # noqa: BLE001 - this is how the run ended
             vars(error)["run_detail"] = run.stderr.text
-            run.wire.end(raised=error)
+            run.connection.end(raised=error)
 
 
 class CommandRun:
@@ -92,13 +92,13 @@ class CommandRun:
     Only the thread that watches it waits for its sandbox.
     """
 
-    def __init__(self, sandbox: Sandbox, wire: Wire) -> None:
+    def __init__(self, sandbox: Sandbox, connection: RunConnection) -> None:
         self.sandbox = sandbox
-        self.wire = wire
+        self.connection = connection
         self.is_dead = threading.Event()
-        self.stderr = CommandOutput("stderr", wire.context)
-        self._stdout = CommandOutput("stdout", wire.context)
-        self._events = CommandEvents(wire.context)
+        self.stderr = CommandOutput("stderr", connection.context)
+        self._stdout = CommandOutput("stdout", connection.context)
+        self._events = CommandEvents(connection.context)
 
     def wait(self) -> SandboxEnd:
         """Read what the command writes until all of its processes have ended; return its end."""
@@ -122,7 +122,7 @@ class CommandRun:
         """Return the output of a command that succeeded; raise how it failed."""
         check_end(
             end,
-            stop_reason=self.wire.context.stop_reason,
+            stop_reason=self.connection.context.stop_reason,
             last_line=self.stderr.last_line,
             has_result=self._events.has_result,
         )

@@ -2,8 +2,8 @@
 
 from overnight.handlers.invoke import invoke
 from overnight.handlers.registry import Handler
+from overnight_worker.runners.run_connection import RunConnection
 from overnight_worker.runners.runner import PreparedRun
-from overnight_worker.runners.wire import Wire
 
 
 class PythonRunner:
@@ -16,9 +16,9 @@ class PythonRunner:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
 
-    def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
+    def spawn(self, prepared: PreparedRun, connection: RunConnection) -> str:
         """Call the handler and report its output; its exceptions are not caught."""
-        wire.end(invoke(self._handler, prepared.context))
+        connection.end(invoke(self._handler, prepared.context))
         return prepared.context.idempotency_key
 
     def terminate(self, external_id: str, grace: float) -> None:

@@ -1,7 +1,7 @@
 """What a runner is: it begins a run and can end it. `execute` does everything else.
 
 Claim, lease, heartbeats, stops, validation and settling are the same for every runner. A runner
-reports over the `Wire` of its run.
+reports over the `RunConnection` of its run.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from overnight_server.domain.claims import Run
 from overnight_worker.git_workspace import Clone
 from overnight_worker.input_files import InputFiles
 from overnight_worker.run_context import RunContext
-from overnight_worker.runners.wire import Wire
+from overnight_worker.runners.run_connection import RunConnection
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class PreparedRun:
 class Runner(Protocol):
     """Carries out runs of one kind."""
 
-    def spawn(self, prepared: PreparedRun, wire: Wire) -> str:
-        """Begin a run; return its external id, which `wire.note_id` recorded before.
+    def spawn(self, prepared: PreparedRun, connection: RunConnection) -> str:
+        """Begin a run; return its external id, which `connection.note_id` recorded before.
 
-        The run goes on after this returns, and calls `wire.end` when it has ended. What this
+        The run goes on after this returns, and calls `connection.end` when it has ended. What this
         raises is how the run ended.
         """
 

@@ -28,7 +28,7 @@ class RunSignal(Enum):
     STOP = "stop"
 
 
-class Wire:
+class RunConnection:
     """One run as its runner sees it; its methods may be called from any thread."""
 
     def __init__(self, db: Db, claim: Claim, context: RunContext, stop_policy: StopPolicy) -> None:
