@@ -14,12 +14,12 @@ import pytest
 from overnight_server.agent_driver.agent_client import AgentClient, AgentUnreachable
 from overnight_server.agent_driver.answers import (
     Accepted,
-    Has,
-    HasNot,
     NoAnswer,
     NotSent,
     Rejected,
     Submission,
+    TaskAbsent,
+    TaskPresent,
     UnreadableAnswer,
 )
 from overnight_server.agent_driver.driver import agents_that_fit
@@ -62,9 +62,9 @@ def test_a_task_is_taken_asked_for_and_withdrawn(agent: ScriptedAgent) -> None:
     async def work() -> None:
         one = client(agent.url)
         assert (await one.health()).status == "idle"
-        assert isinstance(await one.ask(KEY), HasNot)
+        assert isinstance(await one.get_task_state(KEY), TaskAbsent)
         assert await one.submit(KEY, BODY, {}) == Accepted()
-        assert isinstance(await one.ask(KEY), Has)
+        assert isinstance(await one.get_task_state(KEY), TaskPresent)
         assert await one.withdraw(KEY)
         assert isinstance(await one.submit(KEY, BODY, {}), Rejected)
         await one.close()
@@ -152,7 +152,7 @@ def test_a_state_that_cannot_be_read_is_reported(
 
     async def work() -> None:
         one = client(agent.url)
-        answer = await one.ask(KEY)
+        answer = await one.get_task_state(KEY)
         assert isinstance(answer, UnreadableAnswer)
         assert answer.too_large is is_too_large
         with pytest.raises(AgentUnreachable):
@@ -167,9 +167,9 @@ def test_an_error_of_the_agent_tells_nothing_about_a_task(agent: ScriptedAgent) 
 
     async def work() -> None:
         one = client(agent.url)
-        assert isinstance(await one.ask(KEY), NoAnswer)
+        assert isinstance(await one.get_task_state(KEY), NoAnswer)
         # A 404 without a boot id may be a proxy's.
-        assert isinstance(await one.ask(KEY), NoAnswer)
+        assert isinstance(await one.get_task_state(KEY), NoAnswer)
         await one.close()
 
     asyncio.run(work())

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy.exc import ProgrammingError
 
 from overnight_server.agent_driver import agent_rows
-from overnight_server.agent_driver.agent_rows import HealthCheck, HttpAgentRow
+from overnight_server.agent_driver.agent_rows import HealthCheckResult, HttpAgentRow
 from overnight_server.control.agent_work import claim_next_work
 from overnight_server.control.keys import key_id_of, revoke
 from overnight_server.domain.ids import show_task
@@ -41,7 +41,7 @@ def add(user: ApiUser, **fields: Any) -> dict[str, Any]:
 
 
 def taken(deployment: Deployment, driver: str = "driver") -> list[HttpAgentRow]:
-    return agent_rows.take(deployment.dispatcher, driver, hold=HOLD, limit=100)
+    return agent_rows.hold_addresses(deployment.dispatcher, driver, hold=HOLD, limit=100)
 
 
 def test_an_added_agent_is_listed_with_its_address_and_without_its_secret(
@@ -156,8 +156,8 @@ def test_a_removed_agent_is_given_up_once_and_may_be_added_again(
 
     assert operator.request("DELETE", f"{AGENTS}/{agent_id}").status_code == 200
 
-    assert agent_rows.give_up_removed(deployment.dispatcher, "driver") == {row.key}
-    assert agent_rows.give_up_removed(deployment.dispatcher, "driver") == set()
+    assert agent_rows.release_removed(deployment.dispatcher, "driver") == {row.key}
+    assert agent_rows.release_removed(deployment.dispatcher, "driver") == set()
     assert taken(deployment) == []
     [listed] = operator.request("GET", AGENTS).json()
     assert (listed["status"], listed["url"]) == ("offline", None)
@@ -206,9 +206,9 @@ def test_what_a_check_found_is_shown(operator: ApiUser, deployment: Deployment) 
     add(operator)
     [row] = taken(deployment)
 
-    checks = [HealthCheck(row.key, "unreachable", "connection refused", "boot")]
+    checks = [HealthCheckResult(row.key, "unreachable", "connection refused", "boot")]
     agent_rows.record_checks(deployment.dispatcher, "driver", checks)
-    agent_rows.record_checks(deployment.dispatcher, "other", [HealthCheck(row.key, "idle")])
+    agent_rows.record_checks(deployment.dispatcher, "other", [HealthCheckResult(row.key, "idle")])
 
     [listed] = operator.request("GET", AGENTS).json()
     assert (listed["health"], listed["health_detail"]) == ("unreachable", "connection refused")

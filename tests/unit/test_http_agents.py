@@ -10,9 +10,9 @@ from overnight.errors import InvalidRequest
 from overnight.models.http_agents import TaskAnswer
 from overnight_server.agent_driver.agent_rows import parse_key, show_key
 from overnight_server.agent_driver.answers import (
-    HasNot,
     NotSent,
     Rejected,
+    TaskAbsent,
     UnreadableAnswer,
     after_absence,
     after_submission,
@@ -175,7 +175,7 @@ def test_a_busy_agent_ends_nothing_and_an_unreachable_one_is_retried() -> None:
 def test_only_the_process_that_never_took_a_task_says_that_it_did_not_begin(
     boot_id: str | None, *, was_accepted: bool, has_crashed: bool
 ) -> None:
-    result = after_absence(HasNot("same"), was_accepted=was_accepted, boot_id=boot_id)
+    result = after_absence(TaskAbsent("same"), was_accepted=was_accepted, boot_id=boot_id)
 
     assert isinstance(result, Died) is has_crashed
 

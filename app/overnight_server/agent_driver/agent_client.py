@@ -22,13 +22,13 @@ from overnight.models.http_agents import AbsenceAnswer, HealthAnswer, TaskAnswer
 from overnight_server.agent_driver.answers import (
     TIMEOUT,
     Accepted,
-    Has,
-    HasNot,
     NoAnswer,
     NotSent,
-    Possession,
     Rejected,
     Submission,
+    TaskAbsent,
+    TaskLookup,
+    TaskPresent,
     UnreadableAnswer,
 )
 from overnight_server.agent_driver.signature import signed_headers
@@ -90,7 +90,10 @@ class RawAnswer:
 
 
 class AgentClient:
-    """The requests of the driver to one agent, over its own connections."""
+    """The requests of the driver to one agent, over its own connections.
+
+    Without an answer `health` raises AgentUnreachable; the other requests return what is known.
+    """
 
     def __init__(
         self,
@@ -140,7 +143,7 @@ class AgentClient:
             return NoAnswer(error.reason) if error.was_sent else NotSent(error.reason)
         return Accepted() if answer.is_success else Rejected(answer.status, answer.detail)
 
-    async def ask(self, key: str) -> Possession:
+    async def get_task_state(self, key: str) -> TaskLookup:
         """Ask the agent whether it has a task, and in which state."""
         try:
             answer = await self._request("GET", f"/task/{key}")
@@ -150,10 +153,10 @@ class AgentClient:
             return NoAnswer(error.reason)
         try:
             if answer.status == NOT_FOUND:
-                return HasNot(_parse(AbsenceAnswer, answer.body).boot_id)
+                return TaskAbsent(_parse(AbsenceAnswer, answer.body).boot_id)
             if not answer.is_success:
                 return NoAnswer(f"GET /task answered {answer.status}")
-            return Has(_parse(TaskAnswer, answer.body))
+            return TaskPresent(_parse(TaskAnswer, answer.body))
         except ValueError as error:
             # A 404 that is not the agent's own, such as a proxy's, tells nothing about the task.
             if answer.status == NOT_FOUND:
@@ -185,11 +188,11 @@ class AgentClient:
                 request = await self._build(method, path, body, headers or {}, seconds)
                 return await self._answer(request, keeps_body=keeps_body)
         except NOT_CONNECTED as error:
-            raise AgentUnreachable(_reason(error, "no connection"), was_sent=False) from None
+            raise AgentUnreachable(_short_reason(error, "no connection"), was_sent=False) from None
         except (TimeoutError, httpx2.TimeoutException):
             raise AgentUnreachable(TIMEOUT, was_sent=True) from None
         except httpx2.HTTPError as error:
-            raise AgentUnreachable(_reason(error, "connection lost"), was_sent=True) from None
+            raise AgentUnreachable(_short_reason(error, "connection lost"), was_sent=True) from None
 
     async def _build(
         self, method: str, path: str, body: bytes, headers: Mapping[str, str], seconds: float
@@ -239,8 +242,8 @@ async def _resolve(address: AgentAddress) -> list[str]:
     with suppress(ValueError):
         return [str(ip_address(address.host))]
     loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in found]
+    address_infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    return [str(entry[4][0]) for entry in address_infos]
 
 
 def _parse(model: type[M], body: bytes) -> M:
@@ -258,5 +261,6 @@ def _first_line(error: ValueError) -> str:
     return f"invalid JSON: {error}"
 
 
-def _reason(error: Exception, otherwise: str) -> str:
+def _short_reason(error: Exception, otherwise: str) -> str:
+    """Return the beginning of an error's message; `otherwise` if it has none."""
     return str(error)[:MAX_DETAIL] or otherwise

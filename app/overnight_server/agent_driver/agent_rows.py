@@ -55,7 +55,7 @@ class HttpAgentRow:
 
 
 @dataclass(frozen=True)
-class HealthCheck:
+class HealthCheckResult:
     """What a check of an agent has found."""
 
     key: AgentKey
@@ -89,25 +89,25 @@ def parse_key(text: str) -> RunKey | None:
         return None
 
 
-def take(db: Db, driver: str, *, hold: timedelta, limit: int) -> list[HttpAgentRow]:
+def hold_addresses(db: Db, driver: str, *, hold: timedelta, limit: int) -> list[HttpAgentRow]:
     """Hold the addresses that this driver holds or that no live driver holds; return them."""
     params = {"driver": driver, "seconds": hold.total_seconds(), "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("take_http_agents"), params).all())
     return [_agent_row(row) for row in rows]
 
 
-def give_up_removed(db: Db, driver: str) -> set[AgentKey]:
+def release_removed(db: Db, driver: str) -> set[AgentKey]:
     """Return the agents of this driver whose addresses were removed, once."""
     rows = db.run_batch(StatementCall("give_up_removed_http_agents", {"driver": driver}))
     return {(UserId(row.user_id), row.name) for row in rows}
 
 
-def leave(db: Db, driver: str) -> None:
+def release_addresses(db: Db, driver: str) -> None:
     """Let another driver hold the addresses of this one."""
     db.run_batch(StatementCall("leave_http_agents", {"driver": driver}))
 
 
-def record_checks(db: Db, driver: str, checks: Iterable[HealthCheck]) -> None:
+def record_checks(db: Db, driver: str, checks: Iterable[HealthCheckResult]) -> None:
     """Store what the checks found."""
     rows = [
         {

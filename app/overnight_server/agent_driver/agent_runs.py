@@ -102,9 +102,11 @@ class AgentRuns:
 
     def _follow(self, run: HttpRun, work: Coroutine[object, object, None]) -> None:
         self._runs[run.key] = run.agent.runs[run.key] = run
-        self._tasks[run.key] = asyncio.get_running_loop().create_task(self._guard(run, work))
+        self._tasks[run.key] = asyncio.get_running_loop().create_task(
+            self._log_errors_of(run, work)
+        )
 
-    async def _guard(self, run: HttpRun, work: Coroutine[object, object, None]) -> None:
+    async def _log_errors_of(self, run: HttpRun, work: Coroutine[object, object, None]) -> None:
         """Await a run's work; an error affects this run alone."""
         try:
             await work

@@ -47,14 +47,14 @@ Submission = Accepted | Rejected | NotSent | NoAnswer
 
 
 @dataclass(frozen=True)
-class Has:
+class TaskPresent:
     """The agent has the task; this is its state."""
 
     task: TaskAnswer
 
 
 @dataclass(frozen=True)
-class HasNot:
+class TaskAbsent:
     """The agent says that it does not have the task; `boot_id` names the process that says so."""
 
     boot_id: str
@@ -69,7 +69,7 @@ class UnreadableAnswer:
 
 
 # What an agent answers to the question whether it has a task: yes, no, or nothing that tells.
-Possession = Has | HasNot | UnreadableAnswer | NoAnswer
+TaskLookup = TaskPresent | TaskAbsent | UnreadableAnswer | NoAnswer
 
 
 class EndReason(StrEnum):
@@ -105,7 +105,7 @@ def after_submission(submission: Rejected | NotSent) -> Result:
             )
 
 
-def after_absence(absence: HasNot, *, was_accepted: bool, boot_id: str | None) -> Result:
+def after_absence(absence: TaskAbsent, *, was_accepted: bool, boot_id: str | None) -> Result:
     """Return how a run ends whose agent says that it does not have the task.
 
     The process that was asked before and never accepted it has not begun it. In every other case

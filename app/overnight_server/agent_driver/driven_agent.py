@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from overnight_server.agent_driver.agent_client import AgentClient, AgentUnreachable
-from overnight_server.agent_driver.agent_rows import HealthCheck, HttpAgentRow, RunKey
+from overnight_server.agent_driver.agent_rows import HealthCheckResult, HttpAgentRow, RunKey
 from overnight_server.telemetry import LogEvent, emit
 
 if TYPE_CHECKING:
@@ -44,8 +44,12 @@ class DrivenAgent:
         return self.health in HEALTHY
 
     @property
-    def can_take(self) -> bool:
-        """Whether the agent may get a task now: it is idle, healthy, and has a free slot."""
+    def can_get_task(self) -> bool:
+        """Whether the agent may get a task now.
+
+        It is idle and healthy, has a free slot, is authorized, neither drains nor is paused, and
+        the database has the id of its process.
+        """
         return (
             self.health == "idle"
             and self.boot_id == self.recorded_boot_id
@@ -56,15 +60,15 @@ class DrivenAgent:
         )
 
     @property
-    def last_check(self) -> HealthCheck:
+    def last_check(self) -> HealthCheckResult:
         """What the last check found."""
         if not self.row.is_authorized:
             detail = "the key or token with which it was added is no longer valid"
-            return HealthCheck(self.row.key, "unauthorized", detail)
-        return HealthCheck(self.row.key, self.health, self._detail, self.boot_id)
+            return HealthCheckResult(self.row.key, "unauthorized", detail)
+        return HealthCheckResult(self.row.key, self.health, self._detail, self.boot_id)
 
-    def accepts(self, row: HttpAgentRow) -> bool:
-        """Take over a row that was read again; return False if it names another agent."""
+    def update_row(self, row: HttpAgentRow) -> bool:
+        """Use a row that was read again; return False, without it, if it names another agent."""
         is_same = (row.address, row.registration.agent_id) == (
             self.row.address,
             self.row.registration.agent_id,

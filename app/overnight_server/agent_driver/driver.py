@@ -127,7 +127,7 @@ class AgentDriver:
         self._stopped = asyncio.Event()
         self._is_stopped = threading.Event()
         self._watchers: dict[AgentKey, asyncio.Task[None]] = {}
-        self._farewells: set[asyncio.Task[None]] = set()
+        self._closing_tasks: set[asyncio.Task[None]] = set()
 
     def stop(self) -> None:
         """End the driver soon; runs stay at their agents."""
@@ -157,13 +157,13 @@ class AgentDriver:
     async def _end(self) -> None:
         """Leave runs and addresses to the next driver."""
         await self._runs.leave_all(self._settings.shutdown_grace)
-        rest = [*self._watchers.values(), *self._farewells]
-        for task in rest:
+        background_tasks = [*self._watchers.values(), *self._closing_tasks]
+        for task in background_tasks:
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        await asyncio.gather(*background_tasks, return_exceptions=True)
         with suppress(TimeoutError):
             async with asyncio.timeout(LEAVE_SECONDS):
-                await self._threads.call(agent_rows.leave, self._threads.db, self.name)
+                await self._threads.call(agent_rows.release_addresses, self._threads.db, self.name)
         for agent in self.agents.values():
             await agent.client.close()
         self._threads.close()
@@ -193,28 +193,30 @@ class AgentDriver:
         await call(agent_rows.record_checks, db, self.name, checks)
         for check in checks:
             self.agents[check.key].recorded_boot_id = check.boot_id
-        removed = await call(agent_rows.give_up_removed, db, self.name)
-        rows = await call(agent_rows.take, db, self.name, hold=self._hold, limit=self._max_agents)
-        held = {row.key: row for row in rows}
+        removed = await call(agent_rows.release_removed, db, self.name)
+        rows = await call(
+            agent_rows.hold_addresses, db, self.name, hold=self._hold, limit=self._max_agents
+        )
+        rows_by_key = {row.key: row for row in rows}
         for agent in agents:
-            row = held.get(agent.row.key)
-            if row is None or not agent.accepts(row):
+            row = rows_by_key.get(agent.row.key)
+            if row is None or not agent.update_row(row):
                 has_moved = row is not None or agent.row.key in removed
-                self._forget(agent, ends_runs=has_moved)
+                self._stop_serving(agent, ends_runs=has_moved)
         new = [row for row in rows if row.key not in self.agents]
         if new:
             await self._begin_to_serve(new)
 
-    def _forget(self, agent: DrivenAgent, *, ends_runs: bool) -> None:
+    def _stop_serving(self, agent: DrivenAgent, *, ends_runs: bool) -> None:
         """Serve an agent no more: end its runs there, or leave them to its new holder."""
         del self.agents[agent.row.key]
         self._watchers.pop(agent.row.key).cancel()
-        farewell = self._say_farewell(agent, ends_runs=ends_runs)
-        task = asyncio.get_running_loop().create_task(farewell)
-        self._farewells.add(task)
-        task.add_done_callback(self._farewells.discard)
+        closing = self._close_agent(agent, ends_runs=ends_runs)
+        task = asyncio.get_running_loop().create_task(closing)
+        self._closing_tasks.add(task)
+        task.add_done_callback(self._closing_tasks.discard)
 
-    async def _say_farewell(self, agent: DrivenAgent, *, ends_runs: bool) -> None:
+    async def _close_agent(self, agent: DrivenAgent, *, ends_runs: bool) -> None:
         await (self._runs.end_at(agent) if ends_runs else self._runs.leave(agent))
         await agent.client.close()
 
@@ -267,7 +269,7 @@ class AgentDriver:
 
     async def _claim_for_idle(self) -> None:
         """Claim for the agents that are idle, and send the tasks to them."""
-        idle = [agent for _, agent in sorted(self.agents.items()) if agent.can_take]
+        idle = [agent for _, agent in sorted(self.agents.items()) if agent.can_get_task]
         if not idle:
             return
         registrations = [
@@ -291,7 +293,7 @@ class AgentDriver:
 
     async def _fill(self, agent: DrivenAgent) -> bool:
         """Claim for each free slot of an agent; return False if the gate had too few tasks."""
-        while agent.can_take and not self._stopped.is_set():
+        while agent.can_get_task and not self._stopped.is_set():
             work = await self._claim_one(agent)
             if work is None:
                 return False

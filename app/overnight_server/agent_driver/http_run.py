@@ -18,11 +18,11 @@ from overnight_server.agent_driver.answers import (
     UNREADABLE_ANSWERS,
     Accepted,
     EndReason,
-    Has,
-    HasNot,
     NoAnswer,
     NotSent,
     Rejected,
+    TaskAbsent,
+    TaskPresent,
     UnreadableAnswer,
     after_absence,
     after_submission,
@@ -122,7 +122,7 @@ class HttpRun:
         self.submitted.set()
         if not asks_at_once:
             await self._wait_for_poll()
-        while not await self._is_over():
+        while not await self._poll_once():
             await self._wait_for_poll()
 
     async def _submit(self, body: bytes, headers: dict[str, str]) -> bool:
@@ -143,28 +143,28 @@ class HttpRun:
                 await self._end_undispatched(after_submission(submission))
                 return False
 
-    async def _is_over(self) -> bool:
+    async def _poll_once(self) -> bool:
         """Ask the agent once, and record what follows; return whether the run has ended."""
         if time.monotonic() >= self._ends_at:
             self.stop(EndReason.TIMEOUT)
         if self._stop_reason is not None:
             await self._end_by_request(self._stop_reason)
             return True
-        possession = await self.agent.client.ask(self._name)
-        if not isinstance(possession, UnreadableAnswer):
+        lookup = await self.agent.client.get_task_state(self._name)
+        if not isinstance(lookup, UnreadableAnswer):
             self._unreadable = 0
-        match possession:
-            case Has(task) if task.has_ended:
+        match lookup:
+            case TaskPresent(task) if task.has_ended:
                 self._note_accepted()
                 await self._end(result_of(task, self._held_claim.run))
                 return True
-            case Has(task):
+            case TaskPresent(task):
                 self._note_accepted()
                 return await self._extend(task.progress, task.cost_usd)
-            case HasNot():
-                return await self._end_absent(possession)
+            case TaskAbsent():
+                return await self._end_absent(lookup)
             case UnreadableAnswer():
-                return await self._end_unreadable(possession)
+                return await self._end_unreadable(lookup)
             case NoAnswer():
                 return await self._has_lost_lease()
 
@@ -209,7 +209,7 @@ class HttpRun:
         )
         await self.agent.client.withdraw(self._name)
 
-    async def _end_absent(self, absence: HasNot) -> bool:
+    async def _end_absent(self, absence: TaskAbsent) -> bool:
         """End a run that the agent does not have, once the agent agreed not to start it."""
         if not await self.agent.client.withdraw(self._name):
             return await self._has_lost_lease()
