@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from uuid import UUID
 
 import pytest
 
@@ -25,9 +26,26 @@ from overnight_server.control.agent_addresses import (
     allowed_machines,
     parse_address,
 )
-from overnight_server.domain.ids import new_task_id
+from overnight_server.domain.claims import Claim, Run
+from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id
 from overnight_server.domain.public_addresses import is_public
 from overnight_server.domain.results import Busy, Deferred, Died, Raised, Returned
+from overnight_server.domain.retry import RetryRules
+
+RUN = Run(
+    claim=Claim(TaskId(UUID(int=1)), 1, UUID(int=2)),
+    user_id=UserId(UUID(int=3)),
+    dag_id=DagId(UUID(int=4)),
+    type="test",
+    title="a test",
+    payload={},
+    spec={},
+    attempts=0,
+    max_attempts=3,
+    retry=RetryRules(),
+    granted_seconds=60,
+    plan_limited=False,
+)
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "::ffff:93.184.216.34"]
 PRIVATE = [
@@ -190,10 +208,10 @@ def _answer(**fields: object) -> TaskAnswer:
 
 
 def test_the_states_of_an_agent_become_results() -> None:
-    completed = result_of(_answer(state="completed", output=[1], cost_usd=2.0), None)
-    failed = result_of(_answer(state="failed", error="bad", error_class="crash"), None)
-    limited = result_of(_answer(state="failed", error_class="rate_limit", retry_after=9), None)
-    cancelled = result_of(_answer(state="cancelled"), None)
+    completed = result_of(_answer(state="completed", output=[1], cost_usd=2.0), RUN)
+    failed = result_of(_answer(state="failed", error="bad", error_class="crash"), RUN)
+    limited = result_of(_answer(state="failed", error_class="rate_limit", retry_after=9), RUN)
+    cancelled = result_of(_answer(state="cancelled"), RUN)
 
     assert completed == Returned(output=[1], cost_usd=2.0)
     assert failed == Raised("crash", "bad")
