@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from overnight.output_check import TYPES, is_number, referred, shown
+from overnight.output_check import TYPES, is_number, schema_at, shown
 
 MAX_PATTERN: Final = 2000
 # What may make the compiler of patterns slow: it lists every character of a range.
@@ -143,7 +143,7 @@ def _reference(rule: object, where: str, root: object) -> None:
     if not isinstance(rule, str) or not rule.startswith("#"):
         raise _wrong(where, f"{shown(rule)} is not in this schema, and nothing is fetched", legal)
     try:
-        referred(rule, root)
+        schema_at(rule, root)
     except (LookupError, ValueError, TypeError):
         raise _wrong(where, f"{shown(rule)} names no place", legal) from None
 

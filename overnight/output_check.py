@@ -73,7 +73,7 @@ def _problem(schema: Any, value: Any, path: str, root: Any) -> str | None:
 
 
 def _check_reference(rule: str, value: Any, path: str, scope: Scope) -> Iterator[str]:
-    yield from _problems(referred(rule, scope[1]), value, path, scope)
+    yield from _problems(schema_at(rule, scope[1]), value, path, scope)
 
 
 def _problems(schema: object, value: Any, path: str, scope: Scope) -> Iterator[str]:
@@ -89,27 +89,27 @@ def _check_type(rule: Any, value: Any, path: str, _scope: Scope) -> Iterator[str
 
 
 def _check_enum(rule: list[object], value: Any, path: str, _scope: Scope) -> Iterator[str]:
-    if _frozen(value) not in {_frozen(each) for each in rule}:
+    if _comparable(value) not in {_comparable(each) for each in rule}:
         yield f"{path} is {shown(value)}, not one of {shown(rule)}"
 
 
 def _check_const(rule: object, value: Any, path: str, _scope: Scope) -> Iterator[str]:
-    if _frozen(value) != _frozen(rule):
+    if _comparable(value) != _comparable(rule):
         yield f"{path} is {shown(value)}, not {shown(rule)}"
 
 
-def _check_all(rule: list[object], value: Any, path: str, scope: Scope) -> Iterator[str]:
+def _check_all_of(rule: list[object], value: Any, path: str, scope: Scope) -> Iterator[str]:
     for each in rule:
         yield from _problems(each, value, path, scope)
 
 
-def _check_any(rule: list[object], value: Any, path: str, scope: Scope) -> Iterator[str]:
+def _check_any_of(rule: list[object], value: Any, path: str, scope: Scope) -> Iterator[str]:
     problems = [_problem(each, value, path, scope[1]) for each in rule]
     if all(problems):
         yield f"{path} fits none of {len(rule)} schemas: {problems[0]}"
 
 
-def _check_one(rule: list[object], value: Any, path: str, scope: Scope) -> Iterator[str]:
+def _check_one_of(rule: list[object], value: Any, path: str, scope: Scope) -> Iterator[str]:
     problems = [_problem(each, value, path, scope[1]) for each in rule]
     fitting = problems.count(None)
     if fitting != 1:
@@ -137,12 +137,12 @@ def _check_maximum(rule: float, value: Any, path: str, _scope: Scope) -> Iterato
         yield f"{path} is {value}, more than {rule}"
 
 
-def _check_above(rule: float, value: Any, path: str, _scope: Scope) -> Iterator[str]:
+def _check_exclusive_minimum(rule: float, value: Any, path: str, _scope: Scope) -> Iterator[str]:
     if is_number(value) and value <= rule:
         yield f"{path} is {value}, not more than {rule}"
 
 
-def _check_below(rule: float, value: Any, path: str, _scope: Scope) -> Iterator[str]:
+def _check_exclusive_maximum(rule: float, value: Any, path: str, _scope: Scope) -> Iterator[str]:
     if is_number(value) and value >= rule:
         yield f"{path} is {value}, not less than {rule}"
 
@@ -171,7 +171,7 @@ def _check_pattern(rule: str, value: Any, path: str, _scope: Scope) -> Iterator[
 
 
 def _check_unique(rule: bool, value: Any, path: str, _scope: Scope) -> Iterator[str]:  # noqa: FBT001 - the value of a keyword
-    if rule and isinstance(value, list) and len({_frozen(item) for item in value}) < len(value):
+    if rule and isinstance(value, list) and len({_comparable(item) for item in value}) < len(value):
         yield f"{path} has the same item twice"
 
 
@@ -202,7 +202,7 @@ def _check_properties(
     if isinstance(value, dict):
         for name, each in rule.items():
             if name in value:
-                yield from _problems(each, value[name], _below(path, name), scope)
+                yield from _problems(each, value[name], _child_path(path, name), scope)
 
 
 def _check_patterns(rule: dict[str, object], value: Any, path: str, scope: Scope) -> Iterator[str]:
@@ -210,7 +210,7 @@ def _check_patterns(rule: dict[str, object], value: Any, path: str, scope: Scope
         for pattern, each in rule.items():
             for name in value:
                 if re.search(pattern, name):
-                    yield from _problems(each, value[name], _below(path, name), scope)
+                    yield from _problems(each, value[name], _child_path(path, name), scope)
 
 
 def _check_additional(rule: object, value: Any, path: str, scope: Scope) -> Iterator[str]:
@@ -218,7 +218,7 @@ def _check_additional(rule: object, value: Any, path: str, scope: Scope) -> Iter
         patterns = scope[0].get("patternProperties", {})
         for name in value.keys() - scope[0].get("properties", {}).keys():
             if not any(re.search(pattern, name) for pattern in patterns):
-                yield from _problems(rule, value[name], _below(path, name), scope)
+                yield from _problems(rule, value[name], _child_path(path, name), scope)
 
 
 def _check_names(rule: object, value: Any, path: str, scope: Scope) -> Iterator[str]:
@@ -230,7 +230,7 @@ def _check_required(rule: list[str], value: Any, path: str, _scope: Scope) -> It
     if isinstance(value, dict):
         for name in rule:
             if name not in value:
-                yield f"{_below(path, name)} is missing"
+                yield f"{_child_path(path, name)} is missing"
 
 
 def _check_dependent(
@@ -254,15 +254,15 @@ CHECKS: dict[str, Callable[[Any, Any, str, Scope], Iterator[str]]] = {
     "type": _check_type,
     "enum": _check_enum,
     "const": _check_const,
-    "allOf": _check_all,
-    "anyOf": _check_any,
-    "oneOf": _check_one,
+    "allOf": _check_all_of,
+    "anyOf": _check_any_of,
+    "oneOf": _check_one_of,
     "not": _check_not,
     "if": _check_condition,
     "minimum": _check_minimum,
     "maximum": _check_maximum,
-    "exclusiveMinimum": _check_above,
-    "exclusiveMaximum": _check_below,
+    "exclusiveMinimum": _check_exclusive_minimum,
+    "exclusiveMaximum": _check_exclusive_maximum,
     "multipleOf": _check_multiple,
     "minLength": _length_check(str, "characters", is_least=True),
     "maxLength": _length_check(str, "characters", is_least=False),
@@ -298,16 +298,16 @@ def _type_of(value: Any) -> str:
     return next(name for name in ("integer", *TYPES) if _IS_TYPE[name](value))
 
 
-def _frozen(value: Any) -> object:
+def _comparable(value: Any) -> object:
     """Return a value that is equal for equal JSON: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, dict):
-        return "object", frozenset((name, _frozen(each)) for name, each in value.items())
+        return "object", frozenset((name, _comparable(each)) for name, each in value.items())
     if isinstance(value, list):
-        return "array", tuple(_frozen(each) for each in value)
+        return "array", tuple(_comparable(each) for each in value)
     return ("boolean", value) if isinstance(value, bool) else value
 
 
-def referred(reference: str, root: Any) -> Any:
+def schema_at(reference: str, root: Any) -> Any:
     """Return the schema that a reference names; raise LookupError or TypeError without one."""
     node = root
     for part in reference[1:].split("/")[1:]:
@@ -318,7 +318,7 @@ def referred(reference: str, root: Any) -> Any:
     return node
 
 
-def _below(path: str, name: str) -> str:
+def _child_path(path: str, name: str) -> str:
     return f"{path}.{name}" if _IDENTIFIER.fullmatch(name) else f"{path}[{shown(name)}]"
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from overnight.handlers.context import Context
 from overnight.handlers.control_exceptions import Fail
-from overnight_worker.git_workspace import MAX_FILE_BYTES, Changes, Clone, keep
+from overnight_worker.git_workspace import MAX_FILE_BYTES, Changes, Clone, commit_changes
 from overnight_worker.push_branch import push_branch
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
@@ -55,7 +55,7 @@ def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path, output: o
 
     An output that is no object becomes the field `result`.
     """
-    changes = keep(clone, workspace, prepared.context)
+    changes = commit_changes(clone, workspace, prepared.context)
     store_changes(prepared.context, changes)
     fields = {**(output if isinstance(output, dict) else {"result": output}), **_about(changes)}
     if changes.bundle:

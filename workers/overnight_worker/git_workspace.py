@@ -46,7 +46,7 @@ GIT_ENV: Final = {
     "GIT_COMMITTER_EMAIL": "overnight@localhost",
 }
 # Arguments: the source, the branch, the ref (empty for the repository's own). Prints the commit.
-CLONE: Final = """
+CLONE_SCRIPT: Final = """
 set -e
 git clone --quiet --no-checkout "$1" .
 start=HEAD
@@ -64,7 +64,7 @@ git config user.email overnight@localhost
 git rev-parse HEAD
 """
 # Arguments: the first commit, the branch, the message. Prints lines of `git diff --numstat`.
-KEEP: Final = """
+COMMIT_SCRIPT: Final = """
 set -e
 rm -f .git/index.lock
 set -- "$1" "$2" "$3" -c core.hooksPath=/dev/null -c commit.gpgsign=false
@@ -148,7 +148,7 @@ def clone(
         mounts = (ReadOnlyMount(bundle, BUNDLE),)
         source, ref = BUNDLE, BASE.removeprefix("refs/heads/")
     spec = SandboxSpec(
-        argv=("sh", "-c", CLONE, "sh", source, repository.branch, ref),
+        argv=("sh", "-c", CLONE_SCRIPT, "sh", source, repository.branch, ref),
         workspace=workspace,
         env=GIT_ENV,
         network=NetworkPolicy(hosts),
@@ -159,19 +159,19 @@ def clone(
     return Clone(repository, output.decode().strip(), sandbox_kind)
 
 
-def keep(made: Clone, workspace: Path, context: RunContext) -> Changes:
+def commit_changes(clone: Clone, workspace: Path, context: RunContext) -> Changes:
     """Commit what a command left uncommitted, and return what it changed in its clone.
 
     Raise Fail if its clone is no longer usable.
     """
     spec = SandboxSpec(
-        argv=("sh", "-c", KEEP, "sh", made.base, made.repository.branch, context.title),
+        argv=("sh", "-c", COMMIT_SCRIPT, "sh", clone.base, clone.repository.branch, context.title),
         workspace=workspace,
         env=GIT_ENV,
         limits=GIT_LIMITS,
     )
     output = _run(
-        spec, made.sandbox_kind, context, what="the changes cannot be read from the workspace"
+        spec, clone.sandbox_kind, context, what="the changes cannot be read from the workspace"
     )
     files, insertions, deletions = parse_numstat(output)
     if not files:
@@ -262,8 +262,10 @@ def _no_commit(source: Path, ref: str, env: Mapping[str, str]) -> Fail:
         return _invalid(f"repo: {source} has no commit yet; make the first one")
     words = ("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
     names = _git(env, "-C", str(source), *words).split()
-    near = difflib.get_close_matches(ref, names, MAX_NAMES) or names[:MAX_NAMES]
-    return _invalid(f"ref: {source} has no branch, tag or commit {ref!r}; it has {', '.join(near)}")
+    similar_names = difflib.get_close_matches(ref, names, MAX_NAMES) or names[:MAX_NAMES]
+    return _invalid(
+        f"ref: {source} has no branch, tag or commit {ref!r}; it has {', '.join(similar_names)}"
+    )
 
 
 def _invalid(message: str) -> Fail:
@@ -272,7 +274,7 @@ def _invalid(message: str) -> Fail:
 
 def _git(env: Mapping[str, str], *words: str) -> str:
     """Run git outside of a sandbox; return its output, or raise SubprocessError."""
-    done = subprocess.run(
+    process = subprocess.run(
         ["git", *words],
         env=env,
         check=True,
@@ -284,7 +286,7 @@ def _git(env: Mapping[str, str], *words: str) -> str:
         # Other users of the machine may enter the directory.
         umask=0o077,
     )
-    return done.stdout
+    return process.stdout
 
 
 def _run(spec: SandboxSpec, sandbox_kind: SandboxKind, context: RunContext, *, what: str) -> bytes:

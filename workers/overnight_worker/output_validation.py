@@ -67,11 +67,11 @@ class OutputRejected(Exception):
         """Return the result of the run with its rejected output, which a person may accept."""
         if not isinstance(result, Raised):
             return result
-        kept = HandlerReturned(mask_secrets(self.output))
+        returned = HandlerReturned(mask_secrets(self.output))
         rejected = {
-            "output": kept.output,
-            "summary": kept.summary,
-            "files_changed": list(kept.files_changed) or None,
+            "output": returned.output,
+            "summary": returned.summary,
+            "files_changed": list(returned.files_changed) or None,
         }
         return replace(result, validator=self.validator, rejected=rejected)
 
@@ -110,7 +110,7 @@ class OutputValidation:
             return
         try:
             value = storable(reported)
-            kept = storable(output)
+            stored_output = storable(output)
         except UnstorableOutput:
             return  # the run fails for that reason
         connection.begin_validation()
@@ -118,7 +118,7 @@ class OutputValidation:
             try:
                 self._run(validator, prepared, value)
             except OutputRejected as rejection:
-                rejection.output = kept
+                rejection.output = stored_output
                 raise
 
     def _run(self, validator: Mapping[str, Any], prepared: PreparedRun, value: object) -> None:

@@ -29,7 +29,8 @@ def prepared(
     """Prepare a run; its workspace is removed at the end of the context.
 
     `repositories` are those that the operator allows. Raise SecretMissing if the worker lacks a
-    secret that the task refers to, and Fail if its repository cannot be cloned.
+    secret that the task refers to, Fail if its repository cannot be cloned, and NoSandbox if there
+    is none to clone it in.
     """
     # The owner of a command's task chooses what reads its payload.
     own_only = run.execution is not None

@@ -38,7 +38,7 @@ MAX_OPEN_CHUNKS: Final = 16
 
 
 @dataclass(eq=False)
-class _LogPart:
+class _LogChunk:
     seq: int
     stream: str
     is_head: bool
@@ -71,9 +71,9 @@ class RunLog:
         # Reentrant, because a destructor may print while its thread writes.
         self._lock = RLock()
         self._texts: dict[str, LogText] = {}
-        self._unwritten: deque[_LogPart] = deque()
+        self._unwritten: deque[_LogChunk] = deque()
         self._unwritten_bytes = 0
-        self._tail: deque[_LogPart] = deque()
+        self._tail: deque[_LogChunk] = deque()
         self._tail_bytes = 0
         self._head_bytes_left = HEAD_BYTES
         self._last_seq = self._last_head_seq = 0
@@ -117,7 +117,9 @@ class RunLog:
                 is_head = written.seq <= self._last_head_seq
                 if written.stream == CUT or not (is_head or written.seq in kept):
                     continue
-                chunk = kept.get(written.seq) or _LogPart(written.seq, written.stream, is_head=True)
+                chunk = kept.get(written.seq) or _LogChunk(
+                    written.seq, written.stream, is_head=True
+                )
                 chunk.lines, chunk.size, chunk.parts = written.lines, written.size, [written.text]
                 self._unwritten.appendleft(chunk)
                 self._unwritten_bytes += chunk.size
@@ -145,7 +147,7 @@ class RunLog:
             self._tail_bytes += size
             self._cut_oldest()
 
-    def _open_chunk(self, stream: str, size: int, *, is_head: bool) -> _LogPart:
+    def _open_chunk(self, stream: str, size: int, *, is_head: bool) -> _LogChunk:
         """Return the chunk to which text is added: the last one if it fits, else a new one."""
         reach = 1 if len(self._unwritten) < MAX_OPEN_CHUNKS else MAX_OPEN_CHUNKS
         for chunk in list(self._unwritten)[: -reach - 1 : -1]:
@@ -153,7 +155,7 @@ class RunLog:
             if is_same_kind and chunk.size + size <= CHUNK_BYTES:
                 return chunk
         self._last_seq += 1
-        chunk = _LogPart(self._last_seq, stream, is_head)
+        chunk = _LogChunk(self._last_seq, stream, is_head)
         self._unwritten.append(chunk)
         if not is_head:
             self._tail.append(chunk)
@@ -226,7 +228,7 @@ class LogWriter:
         while not self._is_closed:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._is_closed)
-                self._changed.wait_for(lambda: self._must_hurry, FLUSH_SECONDS)
+                self._changed.wait_for(lambda: self._is_write_due, FLUSH_SECONDS)
                 logs, self._waiting = self._waiting, set()
                 self._is_urgent, self._is_writing = False, True
             failed = self._write(logs)
@@ -242,34 +244,34 @@ class LogWriter:
                     )
 
     @property
-    def _must_hurry(self) -> bool:
+    def _is_write_due(self) -> bool:
         return self._is_urgent or self._is_flush_wanted or self._is_closed
 
     def _write(self, logs: Collection[RunLog]) -> set[RunLog]:
         """Write what the logs have; return those that must be tried again."""
-        taken = {log: write for log in logs if (write := log.take()) is not None}
-        if not taken:
+        writes_by_log = {log: write for log in logs if (write := log.take()) is not None}
+        if not writes_by_log:
             return set()
         try:
-            held = write_logs(self._db, list(taken.values()))
+            held_claims = write_logs(self._db, list(writes_by_log.values()))
         except DATABASE_ERRORS as error:
             self._outage.begin(error)
             if not is_transient(error):
                 return set()
-            for log, write in taken.items():
+            for log, write in writes_by_log.items():
                 log.restore(write)
-            return set(taken)
+            return set(writes_by_log)
         self._outage.end()
-        self._report_late(taken.values(), held)
-        self._announce({task_id for task_id, _ in held})
+        self._report_late(writes_by_log.values(), held_claims)
+        self._announce({task_id for task_id, _ in held_claims})
         return set()
 
     def _report_late(
-        self, writes: Collection[LogWrite], held: Collection[tuple[TaskId, int]]
+        self, writes: Collection[LogWrite], held_claims: Collection[tuple[TaskId, int]]
     ) -> None:
         for write in writes:
             claim = write.claim
-            if (claim.task_id, claim.epoch) not in held:
+            if (claim.task_id, claim.epoch) not in held_claims:
                 emit(
                     LogEvent.LOG_LINES_LOST,
                     queue_id=show_task(claim.task_id),

@@ -174,8 +174,8 @@ def sandbox_spec(
 def own_environment(context: RunContext) -> dict[str, str]:
     """Return the variables that the service gives every command."""
     feedback = context.feedback
-    told = {} if feedback is None else {FEEDBACK_VARIABLE: feedback.model_dump_json()}
-    return {"OVERNIGHT_TASK_ID": context.task_id, **told}
+    feedback_variable = {} if feedback is None else {FEEDBACK_VARIABLE: feedback.model_dump_json()}
+    return {"OVERNIGHT_TASK_ID": context.task_id, **feedback_variable}
 
 
 def prompt_of(execution: Execution, context: RunContext) -> str:

@@ -102,12 +102,12 @@ def descendants() -> list[int]:
     for name in os.listdir("/proc"):
         if name.isdigit():
             children.setdefault(parent_of(name), []).append(int(name))
-    found, unvisited = [], [os.getpid()]
+    descendant_pids, unvisited = [], [os.getpid()]
     while unvisited:
         below = children.get(unvisited.pop(), [])
-        found += below
+        descendant_pids += below
         unvisited += below
-    return found
+    return descendant_pids
 
 
 def parent_of(pid: str) -> int:

@@ -122,7 +122,7 @@ class Sandbox:
     def _read_end(self) -> SandboxEnd:
         """Collect what is left of the sandbox, and return how it ended."""
         self._process.wait()
-        end = self._judge(self._last_message())
+        end = self._end_from_message(self._last_message())
         self._channel.close()
         if self._proxy is not None:
             self._proxy.close()
@@ -135,7 +135,7 @@ class Sandbox:
             return self._channel.recv(MESSAGE_BYTES, socket.MSG_DONTWAIT).decode().split()
         return []
 
-    def _judge(self, words: list[str]) -> SandboxEnd:
+    def _end_from_message(self, words: list[str]) -> SandboxEnd:
         """Return how the sandbox ended, from the last message of process 1 if it sent one.
 
         The kernel may have killed some process of a command that went on and ended by itself: that

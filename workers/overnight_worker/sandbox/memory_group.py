@@ -136,16 +136,16 @@ def find_parents(own_groups: str, mounts: str) -> list[tuple[Path, Files]]:
 
 def _cgroup_mounts(mounts: str) -> dict[str, tuple[str, str]]:
     """Return root and place of the mounts of v2 (key "") and of v1's memory controller."""
-    found: dict[str, tuple[str, str]] = {}
+    cgroup_mounts: dict[str, tuple[str, str]] = {}
     for line in mounts.splitlines():
         left, _, right = line.partition(" - ")
         _, _, _, root, place = left.split()[:5]
         kind, _, options = right.split(None, 2)
         if kind == "cgroup2":
-            found[""] = (root, place)
+            cgroup_mounts[""] = (root, place)
         elif kind == "cgroup" and "memory" in options.split(","):
-            found["memory"] = (root, place)
-    return found
+            cgroup_mounts["memory"] = (root, place)
+    return cgroup_mounts
 
 
 def _passes_memory_on(group: Path) -> bool:

@@ -252,9 +252,9 @@ def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
     """
     is_path = "/" in argv[0]
     folders = [""] if is_path else env.get("PATH", "").split(":")
-    place = "does not exist" if is_path else f"is not in {env.get('PATH')}"
+    reason = "does not exist" if is_path else f"is not in {env.get('PATH')}"
     failure: OSError = FileNotFoundError(
-        f"it {place}; a sandbox sees /usr and what the agent profile mounts"
+        f"it {reason}; a sandbox sees /usr and what the agent profile mounts"
     )
     for folder in folders:
         try:

@@ -75,11 +75,13 @@ def root_layout(spec: SandboxSpec, interpreter_prefix: str | None = None) -> Roo
     paths += [path for path in SYSTEM_FILES if Path(path).exists()]
     paths += [interpreter_prefix] if interpreter_prefix else []
     own = (Bind(path, path) for path in paths)
-    asked = (Bind(str(mount.source), mount.target) for mount in spec.read_only_mounts)
+    requested_binds = (Bind(str(mount.source), mount.target) for mount in spec.read_only_mounts)
     size = spec.limits.tmp_mb * MEGABYTE
     return RootLayout(
         # The source is the real path: what a link on the host means inside would be another file.
-        binds=tuple(Bind(str(Path(bind.source).resolve()), bind.target) for bind in (*own, *asked)),
+        binds=tuple(
+            Bind(str(Path(bind.source).resolve()), bind.target) for bind in (*own, *requested_binds)
+        ),
         links=tuple(
             Link(str(path.readlink()), str(path)) for path in roots.values() if path.is_symlink()
         ),

@@ -156,8 +156,8 @@ def build_filter(*, allow_memory_files: bool, machine: str | None = None) -> byt
     """
     name = machine or platform.machine()
     if name not in ARCHITECTURES:
-        known = " and ".join(ARCHITECTURES)
-        raise UnknownArchitecture(f"no table of system calls for {name}; there are {known}")
+        supported = " and ".join(ARCHITECTURES)
+        raise UnknownArchitecture(f"no table of system calls for {name}; there are {supported}")
     program = instructions(ARCHITECTURES[name], allow_memory_files=allow_memory_files)
     return b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
 

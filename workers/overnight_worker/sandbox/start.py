@@ -137,7 +137,7 @@ class _Start:
             case SandboxKind.BUBBLEWRAP:
                 return self._run_bubblewrap()
             case SandboxKind.OWN:
-                return self._run_own()
+                return self._run_by_system_calls()
             case SandboxKind.NONE:
                 return self._run_bare()
 
@@ -159,7 +159,8 @@ class _Start:
         program = f"{_define('pid1')}pid1['main']({self._config()!a})\n"
         return self._popen(command, program, user=self._user)
 
-    def _run_own(self) -> subprocess.Popen[bytes]:
+    def _run_by_system_calls(self) -> subprocess.Popen[bytes]:
+        """Start the program that makes the sandbox itself, by system calls."""
         layout = root_layout(self._spec)
         config = {
             **self._config(),
@@ -193,7 +194,7 @@ class _Start:
         self, command: list[str], program: str, *, user: int | None
     ) -> subprocess.Popen[bytes]:
         """Run a command that gets the program on stdin, no variable and no other descriptor."""
-        passed = [*self._memory_files, *self._inside()]
+        passed_descriptors = [*self._memory_files, *self._inside()]
         try:
             return subprocess.Popen(
                 command,
@@ -202,7 +203,7 @@ class _Start:
                 stderr=self.errors[1],
                 env={},
                 cwd="/",
-                pass_fds=passed,
+                pass_fds=passed_descriptors,
                 start_new_session=True,
                 user=user,
                 group=user,
@@ -302,7 +303,7 @@ def read_errors(descriptor: int) -> str:
 
 def _resource_limits(limits: SandboxLimits, *, is_enforced: bool) -> dict[str, int]:
     """Return the limits of each process of the command; `processes` counts the whole sandbox."""
-    chosen = {
+    limits_by_name = {
         "RLIMIT_NPROC": limits.processes,
         "RLIMIT_NOFILE": limits.open_files,
         "RLIMIT_FSIZE": limits.file_mb * MEGABYTE,
@@ -311,10 +312,10 @@ def _resource_limits(limits: SandboxLimits, *, is_enforced: bool) -> dict[str, i
         "RLIMIT_MSGQUEUE": 0,
     }
     if not is_enforced:
-        chosen["RLIMIT_DATA"] = max(LEAST_DATA_MB, limits.memory_mb) * MEGABYTE
+        limits_by_name["RLIMIT_DATA"] = max(LEAST_DATA_MB, limits.memory_mb) * MEGABYTE
     if limits.cpu_seconds is not None:
-        chosen["RLIMIT_CPU"] = limits.cpu_seconds
-    return {name: value for name, value in chosen.items() if hasattr(resource, name)}
+        limits_by_name["RLIMIT_CPU"] = limits.cpu_seconds
+    return {name: value for name, value in limits_by_name.items() if hasattr(resource, name)}
 
 
 @cache
@@ -347,6 +348,9 @@ def _prefer_for_oom(pid: int) -> None:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a sandbox that did not start; its process 1 ends with it, or finds its channel closed."""
+    """Kill the program that makes a sandbox, and wait for it.
+
+    Process 1, if there is one already, ends when it finds its channel closed.
+    """
     process.kill()
     process.wait()

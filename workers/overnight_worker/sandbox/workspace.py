@@ -60,7 +60,7 @@ def _empty(top: int) -> None:
             continue
         for inner in _list(top, name):
             moved_name = f".removed-{moved}-{os.getpid()}"
-            if _move_up(top, name, inner, moved_name):
+            if _remove_file_or_move_up(top, name, inner, moved_name):
                 moved += 1
                 names.append(moved_name)
         os.rmdir(name, dir_fd=top)
@@ -87,7 +87,7 @@ def _list(top: int, name: str) -> list[str]:
         os.close(descriptor)
 
 
-def _move_up(top: int, name: str, inner: str, moved_name: str) -> bool:
+def _remove_file_or_move_up(top: int, name: str, inner: str, moved_name: str) -> bool:
     """Remove a file of a directory, or move a directory of it to the top and return True."""
     descriptor = os.open(name, DIRECTORY, dir_fd=top)
     try:
