@@ -5,7 +5,7 @@ take for ever, and nothing else of Overnight is there. So it imports only the st
 runs on Python 3.9. The program reads one JSON object on stdin, the fields of a validator with the
 `output`, and prints what is wrong; it prints nothing if the output is right.
 
-The schemas are those of JSON Schema 2020-12 that `overnight.check_definition` allows. A `$ref`
+The schemas are those of JSON Schema 2020-12 that `overnight.validator_definition` allows. A `$ref`
 names a place in the same schema, so nothing is fetched. Patterns are Python's.
 """
 

@@ -11,10 +11,10 @@ from pydantic import (
     model_validator,
 )
 
-from overnight.check_definition import check_pattern, check_schema
 from overnight.models.base import RequestModel, ResponseModel
 from overnight.models.execution import Argv
 from overnight.models.field_types import DAY_SECONDS, JsonObject, Text, WholeNumber
+from overnight.validator_definition import check_pattern, check_schema
 
 MAX_OUTPUT_BYTES: Final = 1024 * 1024
 MAX_VALIDATORS: Final = 10

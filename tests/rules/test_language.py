@@ -19,7 +19,7 @@ CHANGELOG = Path("docs/changelog.md")
 GERUND = re.compile(r"(?:^|_)(?!feed)[a-z]{2,}(?:ing|ed)(?:_|$)")
 # Words of the field: a noun, or an adjective before a noun.
 PLAIN_MODULES = {
-    *("testing", "billing_months", "embedded", "celery_logging", "result_mapping"),
+    *("testing", "billing_months", "embedded", "result_mapping"),
     *("batched_statements", "guarded_program", "started_tasks", "working_directory"),
     "lock_claimed_task",
 }

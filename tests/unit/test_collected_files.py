@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from overnight_worker.sandbox.collect import MAX_SKIPPED, FileCollector
+from overnight_worker.sandbox.file_collector import MAX_SKIPPED, FileCollector
 
 
 def test_no_more_files_are_opened_than_are_collected(tmp_path: Path) -> None:

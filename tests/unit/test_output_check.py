@@ -13,8 +13,8 @@ from jsonschema import Draft202012Validator
 from referencing import Registry
 
 from overnight import output_check
-from overnight.check_definition import WrongDefinition, check_pattern, check_schema
 from overnight.output_check import problem_by_pattern, problem_by_schema
+from overnight.validator_definition import WrongDefinition, check_pattern, check_schema
 
 SCHEMAS: list[Any] = [
     {},

@@ -12,7 +12,7 @@ from overnight_server.dispatch.celery_settings import (
 )
 from overnight_server.settings import Settings, load
 from overnight_worker.beat_scheduler import Scheduler
-from overnight_worker.celery_logging import ExitLogFilter
+from overnight_worker.celery_log import ExitLogFilter
 from overnight_worker.force_stop import FORCED_EXIT_CODE
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.load_handlers import HandlersNotLoaded, load_handlers

@@ -16,7 +16,7 @@ from overnight_server.settings import current
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker import run_output, shutdown
 from overnight_worker.beat_schedule import BEAT_SCHEDULE
-from overnight_worker.celery_logging import configure_celery_loggers
+from overnight_worker.celery_log import configure_celery_loggers
 from overnight_worker.claim_registry import CLAIM_REGISTRY
 from overnight_worker.dead_pool_processes import DEAD_POOL_PROCESSES
 from overnight_worker.pool_guard import POOL_GUARD

@@ -10,7 +10,7 @@ from overnight_worker.git_workspace import MAX_FILE_BYTES, Changes, Clone, commi
 from overnight_worker.push_branch import push_branch
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.runner import PreparedRun
-from overnight_worker.sandbox.collect import FileCollector, FileTooLarge
+from overnight_worker.sandbox.file_collector import FileCollector, FileTooLarge
 
 FOLDER: Final = "out"
 BUNDLE_NAME: Final = "branch.bundle"

@@ -23,8 +23,8 @@ from overnight_worker.claim_registry import CLAIM_REGISTRY, ClaimRegistry, Orpha
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
+from overnight_worker.run_directory import remove_left_workspaces
 from overnight_worker.shutdown import SHUTDOWN_FLAG
-from overnight_worker.workspaces import remove_left_workspaces
 
 # The main loop is blocked during each try, so the pause between tries grows.
 FIRST_PAUSE_SECONDS: Final = 2.0

@@ -24,7 +24,7 @@ from overnight_worker.sandbox import (
     SandboxLimits,
     SandboxSpec,
 )
-from overnight_worker.sandbox.collect import open_beneath
+from overnight_worker.sandbox.file_collector import open_beneath
 from overnight_worker.sandbox.workspace import let_sandbox_read
 
 BRANCH_PREFIX: Final = "overnight/"

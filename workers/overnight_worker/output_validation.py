@@ -23,6 +23,7 @@ from overnight_server.domain.validation import INVALID_OUTPUT, SIZE, TESTS, vali
 from overnight_server.mask import mask_secrets
 from overnight_worker.program_in_sandbox import ProgramEnd, run_program
 from overnight_worker.run_context import RunContext
+from overnight_worker.run_directory import workspace
 from overnight_worker.runners.run_connection import RunConnection
 from overnight_worker.runners.runner import PreparedRun
 from overnight_worker.sandbox import (
@@ -36,7 +37,6 @@ from overnight_worker.sandbox import (
 )
 from overnight_worker.sandbox.interpreter import ISOLATED, inside_interpreter
 from overnight_worker.sandbox.probe import Policy
-from overnight_worker.workspaces import workspace
 
 # A run that must stop for one of these may use its grace to have its output validated: an output
 # that was returned all the same counts.

@@ -16,10 +16,10 @@ from overnight_worker.git_workspace import (
 )
 from overnight_worker.input_files import write_input_files
 from overnight_worker.run_context import RunContext
+from overnight_worker.run_directory import workspace
 from overnight_worker.runners.runner import PreparedRun
 from overnight_worker.sandbox.probe import choose_sandbox_kind
 from overnight_worker.secrets import resolve
-from overnight_worker.workspaces import workspace
 
 
 @contextmanager

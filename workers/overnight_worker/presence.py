@@ -39,9 +39,9 @@ from overnight_worker.one_shot_connection import with_connection
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.resources import NoDatabase, database_url
 from overnight_worker.restart import RESTART
+from overnight_worker.run_directory import remove_left_workspaces
 from overnight_worker.runners.choose import RUNNERS
 from overnight_worker.sandbox_report import report_sandbox
-from overnight_worker.workspaces import remove_left_workspaces
 
 # Celery's worker, whose parts are set as it starts.
 CeleryWorker: TypeAlias = Any

@@ -6,7 +6,7 @@ command works in, `FileCollector` reads what it left. The package knows nothing 
 or Celery.
 """
 
-from overnight_worker.sandbox.collect import CollectedFile, FileCollector, FileTooLarge
+from overnight_worker.sandbox.file_collector import CollectedFile, FileCollector, FileTooLarge
 from overnight_worker.sandbox.handle import Sandbox
 from overnight_worker.sandbox.probe import SandboxProbe, choose_sandbox_kind, probe_all_kinds
 from overnight_worker.sandbox.spec import (
