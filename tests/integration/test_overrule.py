@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -23,16 +22,10 @@ from overnight_server.store.db import Db
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.graphs import assert_invariants, begin, linked, states
+from tests.support.rejected_output import SPEC, dead_letter, rejected
 from tests.support.rivals import Rival, meet_at_lane
 
 ADA = "user:ada"
-SPEC = {"output_validation": [{"method": "regex", "pattern": "ok"}]}
-
-
-def rejected(output: object = "no", **fields: Any) -> Raised:
-    """Return the result of a run whose output a validator rejected."""
-    kept = {"output": output, "summary": "short", "files_changed": ["a.py"]}
-    return Raised("invalid_output", "regex: no", validator="regex", rejected=kept, **fields)
 
 
 @pytest.fixture
@@ -49,14 +42,6 @@ def run(deployment: Deployment, user: UserId) -> Run:
     return run
 
 
-def dead(deployment: Deployment, user: UserId, output: object = "no") -> TaskId:
-    """Return a task that failed for good with a rejected output."""
-    run = deployment.running(user, spec=SPEC, max_attempts=1)
-    begin_validation(deployment.dispatcher, run.claim)
-    deployment.settle(run, rejected(output))
-    return run.claim.task_id
-
-
 @pytest.fixture
 def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
     with serve_api(deployment, database_url) as api_user:
@@ -67,7 +52,7 @@ def api_user(deployment: Deployment, database_url: str) -> Iterator[ApiUser]:
 def test_an_overruled_dead_letter_is_completed_with_the_rejected_output(
     deployment: Deployment, user: UserId
 ) -> None:
-    task_id = dead(deployment, user, {"text": "no"})
+    task_id = dead_letter(deployment, user, {"text": "no"})
 
     overrule(deployment.app, user, task_id, actor=ADA, note="good enough")
 
@@ -176,7 +161,7 @@ def test_a_task_whose_retry_failed_otherwise_cannot_be_overruled(
 
 
 def test_the_task_of_another_user_is_not_found(deployment: Deployment, user: UserId) -> None:
-    task_id = dead(deployment, user)
+    task_id = dead_letter(deployment, user)
 
     with pytest.raises(TaskNotFound):
         overrule(deployment.app, deployment.user(), task_id, actor=ADA)
@@ -187,7 +172,7 @@ def test_the_task_of_another_user_is_not_found(deployment: Deployment, user: Use
 def test_of_two_overrules_one_wins(
     deployment: Deployment, user: UserId, connect: Callable[[str], Db]
 ) -> None:
-    task_id = dead(deployment, user)
+    task_id = dead_letter(deployment, user)
 
     answers = meet_at_lane(
         connect, user, *(Rival(connect, f"person-{n}", _overruled, user, task_id) for n in range(2))
@@ -207,7 +192,7 @@ def _overruled(db: Db, user: UserId, task_id: TaskId) -> bool:
 
 def dead_of(api_user: ApiUser) -> str:
     """Return the id of a user's task that failed for good with a rejected output."""
-    return show_task(dead(api_user.deployment, api_user.user))
+    return show_task(dead_letter(api_user.deployment, api_user.user))
 
 
 def test_a_person_overrules_over_http_and_the_task_is_completed(api_user: ApiUser) -> None:

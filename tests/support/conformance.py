@@ -211,6 +211,7 @@ def _dictionaries(seeded_data: SeededUser) -> dict[str, list[str]]:
         "admin_stop": seeded_data.awaiting[3::4],
         "dead_lettered": seeded_data.dead_lettered[::2],
         "admin_dead_lettered": seeded_data.dead_lettered[1::2],
+        "rejected": seeded_data.rejected,
         "locked": seeded_data.locked,
         "editions": ["*"],
         "ended": seeded_data.ended,
@@ -254,6 +255,10 @@ def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
             }
             for role, prefix in ROLES.items()
         ),
+        {
+            "include-path": f"{TASKS}/{{task_id}}/overrule",
+            "parameters": {"path.task_id": _from_dictionary("rejected")},
+        },
         {
             "include-path": f"{API}/admin/locks/{{task_id}}/release",
             "parameters": {"path.task_id": _from_dictionary("locked")},

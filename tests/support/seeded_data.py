@@ -7,8 +7,9 @@ from typing import Any
 import httpx2
 
 from overnight_server.control.keys import issue, key_id_of
-from overnight_server.domain.ids import parse_task
+from overnight_server.domain.ids import parse_task, show_task
 from tests.support.live_api import LiveApi
+from tests.support.rejected_output import dead_letter
 
 API = "/api/v1"
 TASKS = f"{API}/tasks"
@@ -32,6 +33,7 @@ class SeededUser:
     runs: dict[str, tuple[str, str]] = field(default_factory=dict)
     awaiting: list[str] = field(default_factory=list)
     dead_lettered: list[str] = field(default_factory=list)
+    rejected: list[str] = field(default_factory=list)
     locked: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
 
@@ -46,6 +48,8 @@ def seed(served: LiveApi, *, is_admin: bool) -> SeededUser:
         id=user,
     )
     deployment.agent(agent_id=WORKER)
+    deployment.agent()
+    rejected = [show_task(dead_letter(deployment, user)) for _ in range(2)]
     other = deployment.user(name="other")
     with httpx2.Client(base_url=served.url, timeout=30) as http:
         return _Seeder(served, http).seed(
@@ -53,7 +57,8 @@ def seed(served: LiveApi, *, is_admin: bool) -> SeededUser:
                 "user_id": [str(other), "other"],
                 "key_id": [key_id_of(issue(deployment.app, other, name="theirs"))],
                 "worker_id": [WORKER],
-            }
+            },
+            rejected=rejected,
         )
 
 
@@ -62,7 +67,7 @@ class _Seeder:
     served: LiveApi
     http: httpx2.Client
 
-    def seed(self, foreign: dict[str, list[str]]) -> SeededUser:
+    def seed(self, foreign: dict[str, list[str]], rejected: list[str]) -> SeededUser:
         agent = self._post(f"{API}/agents", name="box", slots=100, lease_seconds=3600)["id"]
         other = self._post(f"{API}/agents", name="other", lease_seconds=3600)["id"]
         runs = {route: self._run(agent) for route in RUN_ROUTES}
@@ -92,6 +97,7 @@ class _Seeder:
             ended=[self._ended() for _ in range(3)],
             awaiting=[self._awaiting(agent) for _ in range(8)],
             dead_lettered=[self._dead_lettered(agent) for _ in range(6)],
+            rejected=rejected,
             locked=[self._run(agent, locks=[f"repo:{n}"])[0] for n in range(4)],
         )
 
