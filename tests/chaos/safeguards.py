@@ -192,7 +192,7 @@ MUTANTS: Final = (
     Mutant(
         "the refusal of links among the files of a command",
         (
-            f"{SANDBOX}/collect.py",
+            f"{SANDBOX}/file_collector.py",
             "RESOLVE_NO_XDEV | RESOLVE_NO_MAGICLINKS | RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH",
             "0",
         ),
