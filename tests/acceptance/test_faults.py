@@ -159,7 +159,7 @@ def test_an_outage_of_postgres_longer_than_a_lease_costs_no_attempt(
 ) -> None:
     stack = build().start(*SERVICES).ready()
     _, client = stack.user()
-    made = client.tasks.create("long", type="sleep", payload={"seconds": 6}, max_attempts=1)
+    made = client.tasks.create("long", type="sleep", payload={"seconds": 15}, max_attempts=1)
     task_id = parse_task(made.id)
     wait_until(lambda: deployment.state(task_id) == "running", what="the task to run")
     # Without a first pass the reaper would not notice that it made none for a while.
@@ -168,8 +168,10 @@ def test_an_outage_of_postgres_longer_than_a_lease_costs_no_attempt(
 
     deployment.owner.engine.dispose()
     postgres.stop(immediate=True)
-    wait_until(lambda: "run_killed" in stack.log_text("worker"), what="the run to end itself")
-    postgres.start()
+    try:
+        wait_until(lambda: "run_killed" in stack.log_text("worker"), what="the run to end itself")
+    finally:
+        postgres.start()  # other tests use it too
     stack.drained(timeout=90)
 
     outcomes = deployment.rows("SELECT outcome, spent FROM attempts ORDER BY epoch")
