@@ -185,7 +185,8 @@ def test_a_request_that_the_agent_calls_wrong_ends_the_task(
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", reason)
     assert len(agent.journal("post")) == 1
     assert agent.starts() == []
-    assert re.search(r"queue=dispatch_failed .*attempt=1/3 final=true", fleet.log_text())
+    log = fleet.wait_for_log("final=true")
+    assert re.search(r"queue=dispatch_failed .*attempt=1/3 final=true", log)
 
 
 def test_two_errors_of_the_agent_are_retried_and_counted(fleet: DrivenFleet) -> None:
@@ -210,7 +211,8 @@ def test_three_errors_of_the_agent_are_final(fleet: DrivenFleet) -> None:
     row = fleet.wait_for(task)
 
     assert (row["state"], row["failure_reason"]) == ("dead_lettered", "agent_error")
-    failures = re.findall(r"queue=dispatch_failed .*attempt=(.*)", fleet.log_text())
+    log = fleet.wait_for_log("final=true")
+    failures = re.findall(r"queue=dispatch_failed .*attempt=(.*)", log)
     assert failures == ["1/3", "2/3", "3/3 final=true"]
     assert agent.starts() == []
 

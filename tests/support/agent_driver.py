@@ -80,6 +80,11 @@ class DrivenFleet:
         """Return the logs of all drivers."""
         return "".join(path.read_text() for path in sorted(self.folder.glob("driver-*.log")))
 
+    def wait_for_log(self, text: str) -> str:
+        """Wait until the logs contain a text, which is written after the commit; return them."""
+        wait_until(lambda: text in self.log_text(), what=f"{text} in the logs")
+        return self.log_text()
+
     def task(self, **fields: Any) -> TaskId:
         """Submit a task that the agents can run."""
         values = {
