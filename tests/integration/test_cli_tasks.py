@@ -501,6 +501,10 @@ def test_limits_and_queue_status_show_the_usage(service: Service) -> None:
         "night_left_usd": 2.0,
         "next_night_at": "2026-11-17T00:00:00Z",
         "window": "22:00-06:00 Europe/Berlin (stop)",
+        "artifact_max_mb": 25.0,
+        "artifact_task_mb": 100.0,
+        "artifact_storage_mb": 1000.0,
+        "artifact_stored_mb": 12.5,
     }
     status = {
         "running": 2,
@@ -521,6 +525,7 @@ def test_limits_and_queue_status_show_the_usage(service: Service) -> None:
         "new tasks wait",
         "5 of 50",
         "(stop)",
+        "up to 25 MB each",
     ):
         assert expected in shown
     for expected in ("$4.00", "$1.25", "$2.00 after reservations", "2026-11-17 00:00:00Z"):
