@@ -123,7 +123,7 @@ def test_a_function_that_is_added_later_is_executable_by_nobody(deployment: Depl
 
 TRIGGERS = """
     SELECT c.relname AS table_name, p.proname AS function, t.tgtype & 4 > 0 AS fires_on_insert,
-           pg_get_triggerdef(t.oid) AS definition
+           t.tgtype & 8 > 0 AS fires_on_delete, pg_get_triggerdef(t.oid) AS definition
       FROM pg_trigger t
       JOIN pg_class c ON c.oid = t.tgrelid
       JOIN pg_proc p ON p.oid = t.tgfoid
@@ -185,6 +185,8 @@ def test_a_trigger_function_refuses_to_fire_on_another_table(
         steps = [f"INSERT INTO {table} DEFAULT VALUES", definition]
         if trigger["fires_on_insert"]:
             steps.reverse()
+        elif trigger["fires_on_delete"]:
+            steps.append(f"DELETE FROM {table}")
         else:
             steps.append(
                 f"UPDATE {table} SET {_first_column(deployment, trigger['table_name'])} = NULL"
