@@ -4,14 +4,10 @@
 number that is an argument of theirs.
 """
 
-import itertools
-import os
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from overnight_server.control.cancel import cancel
@@ -23,6 +19,7 @@ from tests.support.wait import wait_until
 from tests.support.workers import (
     Worker,
     WorkerHarness,
+    marked_processes,
     processes_with_argument,
     running_worker,
     shared_harness,
@@ -30,7 +27,6 @@ from tests.support.workers import (
 
 SOON = 15.0
 AGENT = Path(__file__).parents[2] / "examples" / "agents" / "scripted_agent.py"
-NUMBERS = itertools.count(700_000_000 + os.getpid() * 100)
 # Waits for its end; ignores SIGTERM, and starts a program that leaves its session.
 STUBBORN = "trap '' TERM; setsid sleep {number} & sleep {number} & wait; wait"
 POLITE = "trap 'echo bye; exit 0' TERM; sleep {number} & wait"
@@ -64,13 +60,8 @@ def worker(harness: WorkerHarness) -> Iterator[Worker]:
 @pytest.fixture
 def number() -> Iterator[int]:
     """A number that marks the processes of one test; none is left at its end."""
-    number = next(NUMBERS)
-    yield number
-    left = processes_with_argument(number)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert left == []
+    with marked_processes() as number:
+        yield number
 
 
 def _scripted_profile() -> str:

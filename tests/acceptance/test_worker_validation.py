@@ -1,13 +1,9 @@
 """A worker validates outputs: its heartbeats go on, and every stop ends a validation too."""
 
-import itertools
-import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
-import psutil
 import pytest
 
 from overnight_server.control.cancel import cancel
@@ -21,13 +17,13 @@ from tests.support.wait import wait_until
 from tests.support.workers import (
     Worker,
     WorkerHarness,
+    marked_processes,
     processes_with_argument,
     running_worker,
     shared_harness,
 )
 
 SOON = 15.0
-NUMBERS = itertools.count(800_000_000 + os.getpid() * 100)
 AT_ONCE = RetryRules(strategy=Strategy.IMMEDIATE)
 BOMB = {"method": "regex", "pattern": "(a+)+$"}
 
@@ -52,13 +48,8 @@ def worker(harness: WorkerHarness) -> Iterator[Worker]:
 @pytest.fixture
 def number() -> Iterator[int]:
     """A number that marks the processes of one test; none is left at its end."""
-    number = next(NUMBERS)
-    yield number
-    left = processes_with_argument(number)
-    for process in left:
-        with suppress(psutil.NoSuchProcess):
-            process.kill()
-    assert left == []
+    with marked_processes() as number:
+        yield number
 
 
 def shell(harness: WorkerHarness, script: str, tests: list[str], **fields: Any) -> TaskId:

@@ -21,16 +21,15 @@ from overnight_server.store.db import DISPATCHER, READER, Db, Timeouts
 from overnight_server.wakeups.wake import Waker
 from overnight_worker import resources
 from overnight_worker.execute import carry_out
-from overnight_worker.load_handlers import load_handlers
 from overnight_worker.record_results import settle_by
 from overnight_worker.shutdown import SHUTDOWN_FLAG
 from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, held_lane
 from tests.support.wait import wait_until
+from tests.support.worker_in_process import NOWHERE, handler_of_test, worker_resources
 from tests.support.workers import worker_settings
 
 Run = Callable[..., TaskId]
-NOWHERE = "redis://127.0.0.1:1/0"
 
 
 @pytest.fixture
@@ -47,21 +46,15 @@ def settings(database_url: str) -> Settings:
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
     """The resources of a worker process, in this process; a run needs no Redis."""
-    load_handlers((), demo=True)
-    waker = Waker(NOWHERE)
-    yield resources.WorkerResources(settings, db, waker)
-    waker.close()
+    with worker_resources(settings, db) as worker:
+        yield worker
 
 
 @pytest.fixture
 def handler() -> Iterator[Callable[[registry.HandlerFunction], None]]:
     """Register a function for type `test` for the length of a test."""
-
-    def register(function: registry.HandlerFunction) -> None:
-        registry._handlers["test"] = registry.Handler("test", function)
-
-    yield register
-    registry._handlers.pop("test", None)
+    with handler_of_test() as register:
+        yield register
 
 
 @pytest.fixture

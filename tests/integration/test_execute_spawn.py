@@ -13,15 +13,13 @@ from overnight_server.domain.ids import TaskId, UserId, parse_artifact, parse_ta
 from overnight_server.insight.artifacts import get_artifact
 from overnight_server.insight.tasks import get_task
 from overnight_server.store.db import Db
-from overnight_server.wakeups.wake import Waker
 from overnight_worker import resources
 from overnight_worker.execute import carry_out
-from overnight_worker.load_handlers import load_handlers
 from tests.support.deployment import Deployment
 from tests.support.invariants import describe_violations, violations
+from tests.support.worker_in_process import NOWHERE, worker_resources
 from tests.support.workers import worker_settings
 
-NOWHERE = "redis://127.0.0.1:1/0"
 Register = Callable[..., None]
 
 
@@ -33,11 +31,9 @@ def user(deployment: Deployment) -> UserId:
 
 @pytest.fixture
 def worker(database_url: str, db: Db) -> Iterator[resources.WorkerResources]:
-    load_handlers((), demo=True)
-    waker = Waker(NOWHERE)
     settings = worker_settings(database_url, NOWHERE, max_spawn_depth=2, refill_seconds=0)
-    yield resources.WorkerResources(settings, db, waker)
-    waker.close()
+    with worker_resources(settings, db) as worker:
+        yield worker
 
 
 @pytest.fixture

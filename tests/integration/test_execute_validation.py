@@ -13,16 +13,14 @@ from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.maintenance.promote import promote
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
-from overnight_server.wakeups.wake import Waker
 from overnight_worker import output_validation, resources
 from overnight_worker.execute import carry_out
-from overnight_worker.load_handlers import load_handlers
 from overnight_worker.sandbox.probe import SandboxProbe
 from overnight_worker.sandbox.spec import SandboxKind
 from tests.support.deployment import Deployment
+from tests.support.worker_in_process import NOWHERE, handler_of_test, worker_resources
 from tests.support.workers import worker_settings
 
-NOWHERE = "redis://127.0.0.1:1/0"
 SCHEMA = {"type": "object", "required": ["pages"]}
 
 
@@ -39,19 +37,14 @@ def settings(database_url: str) -> Settings:
 
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[resources.WorkerResources]:
-    load_handlers((), demo=True)
-    waker = Waker(NOWHERE)
-    yield resources.WorkerResources(settings, db, waker)
-    waker.close()
+    with worker_resources(settings, db) as worker:
+        yield worker
 
 
 @pytest.fixture
 def handler() -> Iterator[Callable[[registry.HandlerFunction], None]]:
-    def register(function: registry.HandlerFunction) -> None:
-        registry._handlers["test"] = registry.Handler("test", function)
-
-    yield register
-    registry._handlers.pop("test", None)
+    with handler_of_test() as register:
+        yield register
 
 
 def carried_out(

@@ -26,15 +26,14 @@ from overnight_server.telemetry import LogEvent
 from overnight_server.wakeups.wake import Waker, WakeUpListener
 from overnight_worker.beat_scheduler import Scheduler
 from overnight_worker.execute import carry_out, start
-from overnight_worker.load_handlers import load_handlers
 from overnight_worker.presence import heartbeat_or_join
 from overnight_worker.record_results import hand_back_by, settle_by
 from overnight_worker.resources import WorkerResources
 from tests.support.deployment import Deployment
 from tests.support.graphs import graph
+from tests.support.worker_in_process import NOWHERE, worker_resources
 from tests.support.workers import worker_settings
 
-NOWHERE = "redis://127.0.0.1:1/0"
 Logged = Callable[[], list[str]]
 
 
@@ -53,10 +52,8 @@ def settings(database_url: str) -> Settings:
 
 @pytest.fixture
 def worker(settings: Settings, db: Db) -> Iterator[WorkerResources]:
-    load_handlers((), demo=True)
-    waker = Waker(NOWHERE)
-    yield WorkerResources(settings, db, waker)
-    waker.close()
+    with worker_resources(settings, db) as worker:
+        yield worker
 
 
 def names(*events: LogEvent) -> set[str]:

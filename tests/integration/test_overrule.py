@@ -22,7 +22,7 @@ from overnight_server.store.db import Db
 from tests.support.api_user import TASKS, ApiUser, serve_api
 from tests.support.deployment import Deployment
 from tests.support.graphs import assert_invariants, begin, linked, states
-from tests.support.rejected_output import SPEC, dead_letter, rejected
+from tests.support.rejected_output import dead_letter, rejected, validating
 from tests.support.rivals import Rival, meet_at_lane
 
 ADA = "user:ada"
@@ -37,9 +37,7 @@ def user(deployment: Deployment) -> UserId:
 @pytest.fixture
 def run(deployment: Deployment, user: UserId) -> Run:
     """A run whose output is validated."""
-    run = deployment.running(user, spec=SPEC)
-    assert begin_validation(deployment.dispatcher, run.claim)
-    return run
+    return validating(deployment, user)
 
 
 @pytest.fixture

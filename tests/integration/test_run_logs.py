@@ -31,6 +31,7 @@ from overnight_worker.run_log import LogWriter, RunLog
 from tests.support.deployment import Deployment
 from tests.support.rivals import Rival, meet_at_task
 from tests.support.wait import wait_until
+from tests.support.worker_in_process import handler_of_test
 from tests.support.workers import worker_settings
 
 NOWHERE = "redis://127.0.0.1:1/0"
@@ -74,11 +75,8 @@ def worker(database_url: str, db: Db) -> Iterator[WorkerResources]:
 
 @pytest.fixture
 def handler() -> Iterator[Callable[[registry.HandlerFunction], None]]:
-    def register(function: registry.HandlerFunction) -> None:
-        registry._handlers["test"] = registry.Handler("test", function)
-
-    yield register
-    registry._handlers.pop("test", None)
+    with handler_of_test() as register:
+        yield register
 
 
 def chunks(deployment: Deployment, task_id: TaskId) -> list[dict[str, object]]:

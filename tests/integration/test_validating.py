@@ -1,7 +1,6 @@
 """The state `validating`: the claim goes on, a run may end in every way, and what is kept."""
 
 from datetime import timedelta
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,7 +12,6 @@ from overnight_server.domain.lifecycle import State
 from overnight_server.domain.results import (
     Died,
     Interrupted,
-    Raised,
     Result,
     Returned,
     StoppedByBudget,
@@ -26,15 +24,9 @@ from overnight_server.outcome.heartbeat import HeartbeatAnswer, heartbeat
 from overnight_server.outcome.validation import begin_validation, latest_feedback
 from tests.support.deployment import LEASE, Deployment
 from tests.support.graphs import assert_invariants, begin
+from tests.support.rejected_output import SPEC, rejected, validating
 
 ADA = "user:ada"
-SPEC = {"output_validation": [{"method": "regex", "pattern": "ok"}]}
-
-
-def rejected(output: object = "no", **fields: Any) -> Raised:
-    """Return the result of a run whose output a validator rejected."""
-    kept = {"output": output, "summary": "short", "files_changed": ["a.py"]}
-    return Raised("invalid_output", "regex: no", validator="regex", rejected=kept, **fields)
 
 
 @pytest.fixture
@@ -46,9 +38,7 @@ def user(deployment: Deployment) -> UserId:
 @pytest.fixture
 def run(deployment: Deployment, user: UserId) -> Run:
     """A run whose output is validated."""
-    run = deployment.running(user, spec=SPEC)
-    assert begin_validation(deployment.dispatcher, run.claim)
-    return run
+    return validating(deployment, user)
 
 
 def test_a_validation_keeps_the_claim_and_its_hours(deployment: Deployment, user: UserId) -> None:

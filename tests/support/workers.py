@@ -1,5 +1,6 @@
 """Real Celery workers on real servers, with clocks short enough for a test."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -32,6 +33,8 @@ ROOT = Path(__file__).parents[2]
 # PYTHONPATH of a process that a test starts: it imports this copy of the repository, which may be
 # a mutant, and not the installed one.
 SOURCES = os.pathsep.join(str(ROOT / folder) for folder in ("", "app", "workers"))
+# No other process of a machine has these among its arguments.
+NUMBERS = itertools.count(800_000_000 + os.getpid() * 100)
 SHORT_CLOCKS = {
     "ALLOW_SHORT_CLOCKS": "true",
     "LEASE_SECONDS": "3",
@@ -192,6 +195,18 @@ def processes_with_argument(number: int) -> list[psutil.Process]:
             if str(number) in process.cmdline():
                 found.append(process)
     return found
+
+
+@contextmanager
+def marked_processes() -> Iterator[int]:
+    """Yield a number for the arguments of a test's processes; none of them is left at the end."""
+    number = next(NUMBERS)
+    yield number
+    left = processes_with_argument(number)
+    for process in left:
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
+    assert left == []
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-from uuid import UUID
 
 import pytest
 
@@ -26,26 +25,10 @@ from overnight_server.control.agent_addresses import (
     allowed_machines,
     parse_address,
 )
-from overnight_server.domain.claims import Claim, Run
-from overnight_server.domain.ids import DagId, TaskId, UserId, new_task_id
+from overnight_server.domain.ids import new_task_id
 from overnight_server.domain.public_addresses import is_public
 from overnight_server.domain.results import Busy, Deferred, Died, Raised, Returned
-from overnight_server.domain.retry import RetryRules
-
-RUN = Run(
-    claim=Claim(TaskId(UUID(int=1)), 1, UUID(int=2)),
-    user_id=UserId(UUID(int=3)),
-    dag_id=DagId(UUID(int=4)),
-    type="test",
-    title="a test",
-    payload={},
-    spec={},
-    attempts=0,
-    max_attempts=3,
-    retry=RetryRules(),
-    granted_seconds=60,
-    plan_limited=False,
-)
+from tests.support.sample_run import RUN
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "::ffff:93.184.216.34"]
 PRIVATE = [

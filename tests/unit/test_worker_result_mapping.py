@@ -1,5 +1,3 @@
-from uuid import UUID
-
 import pytest
 
 from overnight import Cancel, Fail, InvalidOutput, RateLimited, Retry, Snooze
@@ -13,8 +11,6 @@ from overnight.handlers.outcome import (
     storable,
 )
 from overnight.models.json_values import MAX_DEPTH
-from overnight_server.domain.claims import Claim, Run
-from overnight_server.domain.ids import DagId, TaskId, UserId
 from overnight_server.domain.results import (
     Deferred,
     Interrupted,
@@ -24,25 +20,10 @@ from overnight_server.domain.results import (
     StoppedByCancel,
     TimedOut,
 )
-from overnight_server.domain.retry import RetryRules
 from overnight_worker.result_mapping import missing_handler_result, result_of
 from overnight_worker.run_context import RunContext
 from overnight_worker.stop_policy import StopReason
-
-RUN = Run(
-    claim=Claim(TaskId(UUID(int=1)), 1, UUID(int=2)),
-    user_id=UserId(UUID(int=3)),
-    dag_id=DagId(UUID(int=4)),
-    type="test",
-    title="a test",
-    payload={},
-    spec={},
-    attempts=0,
-    max_attempts=3,
-    retry=RetryRules(),
-    granted_seconds=60,
-    plan_limited=False,
-)
+from tests.support.sample_run import RUN
 
 
 @pytest.fixture
