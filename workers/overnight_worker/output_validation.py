@@ -95,8 +95,7 @@ class OutputValidation:
         try:
             return cls(validators, choose_sandbox_kind(policy))
         except NoSandbox as error:
-            message = f"the output cannot be validated: {error}; {error.remedy}"
-            raise Fail(message, error_class=error.error_class) from error
+            raise _cannot_validate(error) from error
 
     def check(
         self, prepared: PreparedRun, connection: RunConnection, reported: object, output: object
@@ -203,8 +202,13 @@ class OutputValidation:
                 log=log,
             )
         except NoSandbox as error:
-            message = f"the output cannot be validated: {error}; {error.remedy}"
-            raise Fail(message, error_class=error.error_class) from error
+            raise _cannot_validate(error) from error
+
+
+def _cannot_validate(error: NoSandbox) -> Fail:
+    """Return the failure of a run whose output needs a sandbox that this machine cannot make."""
+    message = f"the output cannot be validated: {error}; {error.remedy}"
+    return Fail(message, error_class=error.error_class)
 
 
 def _check_size(validator: Mapping[str, Any], value: object) -> None:
