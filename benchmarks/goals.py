@@ -50,7 +50,7 @@ GOALS: Sequence[Goal] = (
     ),
     *(
         Goal(
-            f"start and end of a command, {kind} against none",
+            f"start of a command, {kind} against none",
             "sandbox",
             f"{kind} sandbox / bare process",
             50,

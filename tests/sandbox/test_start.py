@@ -7,6 +7,7 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 
 import psutil
@@ -21,6 +22,7 @@ from overnight_worker.sandbox import (
     start_sandbox,
 )
 from overnight_worker.sandbox.interpreter import Interpreter
+from overnight_worker.sandbox.memory_group import NAME_PREFIX
 from tests.sandbox.conftest import ROOT, SANDBOX_KINDS, SandboxWorker
 
 FETCH = """
@@ -281,6 +283,35 @@ def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(
     assert ended is not None, "the sandbox lives on"
     assert ended.cause == "failed"
     assert "exit code 81" in ended.detail
+
+
+def test_every_process_is_in_the_group_that_limits_the_memory(
+    workspace: Path, sandbox_kind: SandboxKind
+) -> None:
+    spec = SandboxSpec(argv=("sh", "-c", "echo started; sleep 300"), workspace=workspace)
+    with start_sandbox(spec, sandbox_kind) as sandbox:
+        os.read(sandbox.stdout, 16)
+        process_1 = psutil.Process(sandbox.pid)
+        pids = [process_1.pid, *(child.pid for child in process_1.children(recursive=True))]
+
+        groups = [Path(f"/proc/{pid}/cgroup").read_text() for pid in pids]
+
+    assert len(groups) > 1
+    assert [NAME_PREFIX in group for group in groups] == [sandbox.is_memory_enforced] * len(groups)
+
+
+def test_a_python_of_another_version_compiles_process_1_itself(
+    workspace: Path, sandbox_kind: SandboxKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = start.LOADER.replace(ascii(MAGIC_NUMBER), ascii(b"another version"))
+    monkeypatch.setattr(start, "LOADER", other)
+    monkeypatch.setattr(start, "_compiled", lambda name: (name, b"no code", start.SOURCES[name]))
+
+    with start_sandbox(SandboxSpec(argv=("true",), workspace=workspace), sandbox_kind) as sandbox:
+        ended = sandbox.wait()
+
+    assert ended is not None
+    assert (ended.cause, ended.exit_code) == ("exit", 0)
 
 
 if SandboxKind.BUBBLEWRAP in SANDBOX_KINDS:

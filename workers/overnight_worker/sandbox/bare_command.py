@@ -4,12 +4,11 @@ It takes the place of process 1 and understands the same messages. There is no n
 kernel could end: this program adopts the orphans of the command and kills every descendant when the
 command has ended or the worker is gone. A command can escape that, for it may kill this program.
 
-The worker sends the source of this module through a descriptor, with that of `pid1`.
+The worker sends this module through a descriptor, with `pid1`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import select
 import signal
@@ -29,8 +28,9 @@ PAUSE = 0.01
 def main(config: dict[str, Any], pid1: dict[str, Callable[..., Any]]) -> NoReturn:
     """Start the command and wait for its end, with the functions of process 1 that fit."""
     channel = config["channel"]
-    if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+    if pid1["call_c_library"]("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         os._exit(FAILED)
+    pid1["join_group"](config["join_file"])
     wakeups = pid1["prepare_signals"]()
     os.write(channel, b"ready")
     if receive(channel) != b"go":

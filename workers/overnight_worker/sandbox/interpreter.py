@@ -18,7 +18,10 @@ from overnight_worker.sandbox.spec import NoSandbox
 SYSTEM_PYTHONS: Final = ("/usr/bin/python3", "/usr/local/bin/python3")
 ISOLATED: Final = ("-I", "-S")
 # Says whether a Python can run process 1: old enough versions miss functions that it calls.
-CHECK: Final = "import sys, ctypes, select, resource; sys.exit(sys.version_info < (3, 9))"
+CHECK: Final = (
+    "import sys, select, resource, _signal; from _ctypes import call_function;"
+    " sys.exit(sys.version_info < (3, 9))"
+)
 CHECK_SECONDS: Final = 30
 
 

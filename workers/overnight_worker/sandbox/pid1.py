@@ -5,9 +5,10 @@ this program ends when the command has ended, when a limit is passed, and when t
 the worker holds the other end of `channel`, and reading end-of-file from it means that the worker
 has closed it or has died. An error in this program ends it too.
 
-The worker sends the source of this module and its configuration through a descriptor, and a Python
-of the system executes it isolated and without site-packages. So it imports only what starts
-quickly from the standard library, and works on Python 3.9.
+The worker sends this module and its configuration through a descriptor, and a Python of the system
+executes it isolated and without site-packages. So it works on Python 3.9, and it imports only what
+starts quickly: every sandbox waits for it. That is why it uses `_signal` and `_ctypes`, of which
+`signal` and `ctypes` are made: the imports of those two take as long as the start of Python itself.
 
 Messages, each one packet. To the worker: `ready`; then one of `exit CODE PEAK`,
 `signal NUMBER PEAK`, `oom BYTES PEAK`, `workspace_full BYTES PEAK`, `workspace_unreadable 0 PEAK`.
@@ -16,20 +17,24 @@ From the worker: `go` once, then `terminate` any number of times.
 
 from __future__ import annotations
 
+import _ctypes
 import _thread
-import ctypes
 import os
 import resource
 import select
-import signal
 import sys
 import time
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing them would double the time that this program takes to start
+if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
     from typing import Any, NoReturn
+else:
+    import _signal as signal
 
+# For `dlopen`: the program itself with all libraries that it has loaded, such as the C library.
+ALL_LIBRARIES_OF_PYTHON: Any = None
 PR_SET_DUMPABLE = 4
 RT_SIGACTION = {"x86_64": 13, "aarch64": 134}
 # The C library keeps these two for itself and refuses to change them.
@@ -73,7 +78,7 @@ class ProcessOne:
         if self.receive() != b"go":
             os._exit(FAILED)
         # From here on no process inside may trace this one, or read its memory and environment.
-        if ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
+        if call_c_library("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0) != 0:
             os._exit(FAILED)
         self.command = start_command(self.config)
         if self.config["memory_bytes"]:
@@ -238,11 +243,17 @@ def restore_signals() -> None:
     """Block and ignore no signal: a command inherits both from its worker and from Python."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *C_LIBRARY_SIGNALS}:
         signal.signal(number, signal.SIG_DFL)
-    syscall = ctypes.CDLL(None).syscall
     system_call = RT_SIGACTION[os.uname().machine]
     for kept in C_LIBRARY_SIGNALS:
-        syscall(system_call, kept, DEFAULT_ACTION, None, SIGNAL_SET_BYTES)
+        call_c_library("syscall", system_call, kept, DEFAULT_ACTION, None, SIGNAL_SET_BYTES)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+
+def call_c_library(name: str, *arguments: int | bytes | None) -> int:
+    """Call a function of the C library, and return the number that it returns."""
+    address = _ctypes.dlsym(_ctypes.dlopen(ALL_LIBRARIES_OF_PYTHON, 0), name)
+    result: int = _ctypes.call_function(address, arguments)
+    return result
 
 
 def execute(argv: list[str], env: dict[str, str]) -> NoReturn:
@@ -346,6 +357,17 @@ def free_bytes(path: str) -> int:
     return status.f_bavail * status.f_frsize
 
 
+def join_group(join_file: int | None) -> None:
+    """Put this process into the cgroup that limits the memory of the sandbox.
+
+    `join_file` is a descriptor of a file of the cgroup, which the worker has opened. Without one,
+    the worker puts this process into the cgroup, if there is any.
+    """
+    if join_file is not None:
+        os.write(join_file, b"0")  # 0 stands for the process that writes
+        os.close(join_file)
+
+
 def close_others(kept: set[int]) -> None:
     """Close every descriptor but these, such as those that bubblewrap has left open."""
     for name in os.listdir("/proc/self/fd"):
@@ -363,6 +385,7 @@ def main(config: dict[str, Any]) -> NoReturn:
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, 0)
         os.dup2(null, 1)
+        join_group(config["join_file"])
         close_others({0, 1, STDERR, config["channel"], *config["descriptors"]})
         ProcessOne(config).run()
     except BaseException:  # noqa: BLE001 - whatever it is, nothing may go on without process 1

@@ -1,8 +1,8 @@
 """Makes a sandbox by system calls alone, where bubblewrap is not installed.
 
-The worker sends the source of this module through a descriptor, with that of `pid1`, and starts
-its own Python with it, isolated and without site-packages. Every module is imported before the
-first step, so that the Python need not be readable inside.
+The worker sends this module through a descriptor, with `pid1`, and starts its own Python with it,
+isolated and without site-packages. Every module is imported before the first step, so that the
+Python need not be readable inside.
 
 The steps, in this order: drop to an unprivileged user if the worker is root, new namespaces, a root
 in memory with read-only mounts, loopback up, no capabilities, the seccomp filter. The process that
@@ -67,7 +67,7 @@ FAILED = 1
 libc = ctypes.CDLL(None, use_errno=True)
 
 
-def main(config: dict[str, Any], become_process_1: Callable[[dict[str, Any]], None]) -> NoReturn:
+def main(config: dict[str, Any], pid1: dict[str, Callable[..., Any]]) -> NoReturn:
     """Make the sandbox and become its process 1; the calling process waits for its end."""
     try:
         if config["proxy_port"]:
@@ -90,7 +90,7 @@ def main(config: dict[str, Any], become_process_1: Callable[[dict[str, Any]], No
         sys.stderr.write(f"{place}{error.strerror or error}\n")
         sys.stderr.flush()
         os._exit(FAILED)
-    become_process_1(config)
+    pid1["main"](config)
     os._exit(FAILED)
 
 
