@@ -6,7 +6,13 @@ import pytest
 
 from overnight.handlers.control_exceptions import Fail
 from overnight_server.domain.lock_keys import repository_key
-from overnight_worker.git_workspace import Repository, check_allowed, parse_numstat
+from overnight_worker.git_workspace import (
+    MAX_NAMES_BYTES,
+    Changes,
+    Repository,
+    check_allowed,
+    parse_numstat,
+)
 
 
 def test_a_repository_is_allowed_by_itself_or_a_path_above(tmp_path: Path) -> None:
@@ -24,6 +30,10 @@ def test_a_repository_is_allowed_by_itself_or_a_path_above(tmp_path: Path) -> No
         "{}x",
         "{}/../elsewhere",
         "https://git.example.com/team2/site",
+        "https://git.example.com/team/../team2/site",
+        "https://git.example.com/team/%2e%2E/team2/site",
+        "https://git.example.com/team/%252e./team2/site",
+        "https://git.example.com/team/a\\..\\..\\team2/site",
         "https://x.org/",
     ],
 )
@@ -51,8 +61,18 @@ def test_a_link_out_of_an_allowed_directory_is_refused(tmp_path: Path) -> None:
 def test_the_numbers_of_a_diff_are_read() -> None:
     lines = b"3\t1\ta b.txt\0-\t-\tpicture.png\0002\t0\t\0old\0new\0"
 
-    assert parse_numstat(lines) == (("a b.txt", "picture.png", "new"), 5, 1)
-    assert parse_numstat(b"") == ((), 0, 0)
+    assert parse_numstat(lines) == Changes(("a b.txt", "picture.png", "new"), 3, 5, 1)
+    assert parse_numstat(b"") == Changes()
+
+
+def test_the_names_of_changed_files_are_limited_and_all_are_counted() -> None:
+    names = [b"n" * 3000 + b"%d" % number for number in range(1000)]
+
+    changes = parse_numstat(b"".join(b"1\t0\t" + name + b"\0" for name in names))
+
+    assert (changes.count, changes.insertions) == (1000, 1000)
+    assert MAX_NAMES_BYTES // 3100 < len(changes.files) <= MAX_NAMES_BYTES // 3000
+    assert parse_numstat("\u00b2\t-\tx\0".encode()).insertions == 0
 
 
 def test_only_a_url_has_a_host() -> None:

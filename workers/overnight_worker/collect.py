@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from overnight.errors import InvalidRequest, StorageLimitReached
 from overnight.handlers.context import Context
 from overnight.handlers.control_exceptions import Fail
 from overnight_worker.git_workspace import MAX_FILE_BYTES, Changes, Clone, commit_changes
@@ -57,7 +58,10 @@ def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path, output: o
     """
     changes = commit_changes(clone, workspace, prepared.context)
     store_changes(prepared.context, changes)
-    fields = {**(output if isinstance(output, dict) else {"result": output}), **_about(changes)}
+    fields = {
+        **(output if isinstance(output, dict) else {"result": output}),
+        **about_changes(changes),
+    }
     if changes.bundle:
         fields["branch"] = clone.repository.branch
     return Collected(fields, changes.bundle)
@@ -66,27 +70,31 @@ def _keep_branch(prepared: PreparedRun, clone: Clone, workspace: Path, output: o
 def store_changes(context: Context, changes: Changes) -> None:
     """Store the commits of a branch as a bundle, and as a patch, which is only logged if too large.
 
-    Raise Fail for commits that are too large to be read, and what `context.artifact` raises for a
-    bundle: a run whose work is lost must not complete.
+    A run whose work is lost must not complete: raise Fail for commits that are too large or that
+    the user's limits do not allow, because another attempt would make them again, and for a bundle
+    what else `context.artifact` raises.
     """
-    if not changes.files:
+    if not changes.count:
         return
     if not changes.bundle:
         raise Fail(
             f"the commits of the run have more than {MAX_FILE_BYTES >> 20} MB, so that they cannot"
             " be stored; let the command write large files elsewhere, or list them in .gitignore"
         )
-    context.artifact(BUNDLE_NAME, changes.bundle)
+    try:
+        context.artifact(BUNDLE_NAME, changes.bundle)
+    except (InvalidRequest, StorageLimitReached) as refusal:
+        raise Fail(f"the commits of the run cannot be stored: {refusal}") from refusal
     if changes.patch:
         _keep(context, PATCH_NAME, changes.patch)
     else:
         context.log("a file was not kept", file=PATCH_NAME, reason="it is too large")
 
 
-def _about(changes: Changes) -> dict[str, object]:
-    """Return the changed files and the size of the change."""
+def about_changes(changes: Changes) -> dict[str, object]:
+    """Return the changed files and the size of the change; of very many files, the first."""
     diff = {
-        "files": len(changes.files),
+        "files": changes.count,
         "insertions": changes.insertions,
         "deletions": changes.deletions,
     }

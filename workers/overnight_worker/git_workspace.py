@@ -6,13 +6,14 @@ have changed the configuration, hooks and attributes of the clone, which git the
 """
 
 import difflib
+import json
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from overnight.handlers.control_exceptions import Fail
 from overnight_worker.program_in_sandbox import run_program
@@ -28,14 +29,19 @@ from overnight_worker.sandbox.file_collector import open_beneath
 from overnight_worker.sandbox.workspace import let_sandbox_read
 
 BRANCH_PREFIX: Final = "overnight/"
+UNREADABLE: Final = "the changes cannot be read from the workspace"
 BUNDLE: Final = "/overnight/source.bundle"
 BASE: Final = "refs/heads/overnight-base"
 GIT_SECONDS: Final = 600.0
 MAX_FILE_BYTES: Final = 64 << 20
 # How many branches and tags a message names.
 MAX_NAMES: Final = 5
-# A repository may be larger than what a command may add.
-GIT_LIMITS: Final = SandboxLimits(workspace_mb=16_384, file_mb=16_384)
+# How many changed files the output of a task names, and how long these names may be together: an
+# output has a largest size.
+MAX_FILES_NAMED: Final = 10_000
+MAX_NAMES_BYTES: Final = 400_000
+# Git writes what a command added once more as objects, as a bundle and as a patch.
+COMMIT_SHARE: Final = 4
 GIT_ENV: Final = {
     "GIT_CONFIG_GLOBAL": "/dev/null",
     "GIT_CONFIG_NOSYSTEM": "1",
@@ -63,20 +69,25 @@ git config user.name Overnight
 git config user.email overnight@localhost
 git rev-parse HEAD
 """
-# Arguments: the first commit, the branch, the message. Prints lines of `git diff --numstat`.
+# Arguments: the first commit, the branch, the message. What it writes are files in `.git`.
 COMMIT_SCRIPT: Final = """
 set -e
-rm -f .git/index.lock
+rm -rf .git/index.lock .git/overnight.bundle .git/overnight.patch .git/overnight.numstat
 set -- "$1" "$2" "$3" -c core.hooksPath=/dev/null -c commit.gpgsign=false
 base=$1; branch=$2; message=$3; shift 3
 git "$@" add --all
-git "$@" diff --cached --quiet || git "$@" commit --quiet --message "$message"
+git "$@" diff --cached --quiet ||
+    git "$@" commit --quiet --cleanup=whitespace --message "$message"
 git "$@" checkout --quiet -B "$branch"
-git merge-base --is-ancestor "$base" HEAD
-if [ "$(git rev-parse HEAD)" != "$base" ]; then
+branch=refs/heads/$branch
+git merge-base --is-ancestor "$base" "$branch" || {
+    echo "the branch has lost the commit that it began with" >&2
+    exit 1
+}
+if [ "$(git rev-parse "$branch")" != "$base" ]; then
     git bundle create --quiet .git/overnight.bundle "$branch" "^$base"
     git format-patch --quiet --stdout "$base..$branch" > .git/overnight.patch
-    git diff --numstat -z "$base" "$branch"
+    git diff --numstat -z "$base" "$branch" > .git/overnight.numstat
 fi
 """
 
@@ -98,18 +109,26 @@ class Repository:
 
 @dataclass(frozen=True)
 class Clone:
-    """A repository in a workspace, and the commit that its branch starts at."""
+    """A repository in a workspace, and the commit that its branch starts at.
+
+    `limits` are those of the command: git executes what the command has configured.
+    """
 
     repository: Repository
     base: str
     sandbox_kind: SandboxKind
+    limits: SandboxLimits = field(default_factory=SandboxLimits)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What a command changed in its clone: files, lines, and the commits as git writes them."""
+    """What a command changed in its clone: files, lines, and the commits as git writes them.
+
+    `files` has the first names of `count` files.
+    """
 
     files: tuple[str, ...] = ()
+    count: int = 0
     insertions: int = 0
     deletions: int = 0
     bundle: bytes = b""
@@ -119,11 +138,13 @@ class Changes:
 def check_allowed(source: str, allowed: tuple[str, ...]) -> None:
     """Raise Fail unless an operator allows the repository, or a path above it, on this worker."""
     wanted = source.rstrip("/")
-    if "://" not in wanted:
+    is_url = "://" in wanted
+    if not is_url:
         wanted = str(Path(wanted).resolve())
     for entry in allowed:
         prefix = entry.rstrip("/")
-        if wanted == prefix or wanted.startswith(f"{prefix}/"):
+        is_below = wanted == prefix or wanted.startswith(f"{prefix}/")
+        if is_below and not (is_url and _leads_up(wanted)):
             return
     value = f"is {','.join(allowed)}" if allowed else "is not set"
     raise _invalid(
@@ -132,12 +153,24 @@ def check_allowed(source: str, allowed: tuple[str, ...]) -> None:
     )
 
 
+def _leads_up(url: str) -> bool:
+    """Return whether a client or a server may understand the path of a URL as one above it."""
+    path = urlsplit(url).path
+    while (plain := unquote(path)) != path:
+        path = plain
+    return not {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))
+
+
 def clone(
-    repository: Repository, workspace: Path, sandbox_kind: SandboxKind, context: RunContext
+    repository: Repository,
+    workspace: Path,
+    sandbox_kind: SandboxKind,
+    limits: SandboxLimits,
+    context: RunContext,
 ) -> Clone:
     """Clone a repository into an empty workspace, on the branch of the task.
 
-    Raise Fail if the repository or the ref cannot be read.
+    Raise Fail if the repository or the ref cannot be read, or if the workspace is too small.
     """
     mounts: tuple[ReadOnlyMount, ...] = ()
     source, ref, hosts = repository.source, repository.ref, repository.hosts
@@ -153,10 +186,10 @@ def clone(
         env=GIT_ENV,
         network=NetworkPolicy(hosts),
         read_only_mounts=mounts,
-        limits=GIT_LIMITS,
+        limits=limits,
     )
     output = _run(spec, sandbox_kind, context, what=f"repo: {repository.source} cannot be cloned")
-    return Clone(repository, output.decode().strip(), sandbox_kind)
+    return Clone(repository, output.decode().strip(), sandbox_kind, limits)
 
 
 def commit_changes(clone: Clone, workspace: Path, context: RunContext) -> Changes:
@@ -164,35 +197,35 @@ def commit_changes(clone: Clone, workspace: Path, context: RunContext) -> Change
 
     Raise Fail if its clone is no longer usable.
     """
+    room = COMMIT_SHARE * clone.limits.workspace_mb
     spec = SandboxSpec(
         argv=("sh", "-c", COMMIT_SCRIPT, "sh", clone.base, clone.repository.branch, context.title),
         workspace=workspace,
-        env=GIT_ENV,
-        limits=GIT_LIMITS,
+        # Above the workspace there is no repository.
+        env={**GIT_ENV, "GIT_CEILING_DIRECTORIES": "/"},
+        limits=replace(clone.limits, workspace_mb=room, file_mb=room),
     )
-    output = _run(
-        spec, clone.sandbox_kind, context, what="the changes cannot be read from the workspace"
-    )
-    files, insertions, deletions = parse_numstat(output)
-    if not files:
-        return Changes()
-    return Changes(
-        files,
-        insertions,
-        deletions,
-        bundle=_read(workspace, ".git/overnight.bundle"),
-        patch=_read(workspace, ".git/overnight.patch"),
-    )
+    _run(spec, clone.sandbox_kind, context, what=UNREADABLE)
+    try:
+        numstat = _read(workspace, ".git/overnight.numstat")
+        if not numstat:
+            return Changes()
+        bundle = _read(workspace, ".git/overnight.bundle", is_whole=True)
+        patch = _read(workspace, ".git/overnight.patch", is_whole=True)
+    except OSError as error:
+        raise Fail(f"{UNREADABLE}: {error.filename}: {error.strerror}") from error
+    return replace(parse_numstat(numstat), bundle=bundle, patch=patch)
 
 
-def parse_numstat(output: bytes) -> tuple[tuple[str, ...], int, int]:
-    """Return the names and the inserted and deleted lines of `git diff --numstat -z`.
+def parse_numstat(output: bytes) -> Changes:
+    """Return the changed files and lines that `git diff --numstat -z` has counted.
 
     A renamed file has two names, each a field of its own; binary files have no numbers.
     """
     fields = output.decode(errors="replace").split("\0")
-    files, insertions, deletions = [], 0, 0
-    position = 0
+    files: list[str] = []
+    count = insertions = deletions = position = 0
+    names_left = MAX_NAMES_BYTES
     while position < len(fields):
         inserted, _, rest = fields[position].partition("\t")
         deleted, _, name = rest.partition("\t")
@@ -202,10 +235,13 @@ def parse_numstat(output: bytes) -> tuple[tuple[str, ...], int, int]:
         if not name and position + 1 < len(fields):
             name = fields[position + 1]
             position += 2
-        files.append(name)
-        insertions += int(inserted) if inserted.isdigit() else 0
-        deletions += int(deleted) if deleted.isdigit() else 0
-    return tuple(files), insertions, deletions
+        names_left -= len(json.dumps(name, ensure_ascii=False).encode())
+        if len(files) < MAX_FILES_NAMED and names_left >= 0:
+            files.append(name)
+        count += 1
+        insertions += int(inserted) if inserted.isdecimal() else 0
+        deletions += int(deleted) if deleted.isdecimal() else 0
+    return Changes(tuple(files), count, insertions, deletions)
 
 
 def _bundle(source: Path, ref: str, target: Path) -> None:
@@ -301,12 +337,17 @@ def _run(spec: SandboxSpec, sandbox_kind: SandboxKind, context: RunContext, *, w
     return program.stdout
 
 
-def _read(workspace: Path, name: str) -> bytes:
-    """Return the content of a file in a dead sandbox's workspace; empty if it is too large."""
+def _read(workspace: Path, name: str, *, is_whole: bool = False) -> bytes:
+    """Return the beginning of a file in a dead sandbox's workspace; empty if there is none.
+
+    With `is_whole` a file that is too large is empty too. Raise OSError for what is no file.
+    """
     top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         with os.fdopen(open_beneath(top, name), "rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        return b""
     finally:
         os.close(top)
-    return content if len(content) <= MAX_FILE_BYTES else b""
+    return b"" if is_whole and len(content) > MAX_FILE_BYTES else content[:MAX_FILE_BYTES]

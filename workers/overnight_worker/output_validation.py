@@ -21,7 +21,7 @@ from overnight_server.domain.execution import Execution
 from overnight_server.domain.results import Raised, Result
 from overnight_server.domain.validation import INVALID_OUTPUT, SIZE, TESTS, validators_of
 from overnight_server.mask import mask_secrets
-from overnight_worker.program_in_sandbox import ProgramEnd, run_program
+from overnight_worker.program_in_sandbox import ProgramEnd, run_program, sandbox_limits
 from overnight_worker.run_context import RunContext
 from overnight_worker.run_directory import workspace
 from overnight_worker.runners.run_connection import RunConnection
@@ -161,17 +161,12 @@ class OutputValidation:
         if prepared.workspace is None or prepared.run.execution is None:
             raise Fail("test-pass needs a workspace", error_class="invalid_input")
         execution, context = Execution.of(prepared.run.execution), prepared.context
-        limits = execution.limits
         seconds = float(validator.get("timeout_seconds") or context.seconds_left)
         spec = SandboxSpec(
             argv=tuple(validator["argv"]),
             workspace=prepared.workspace,
             env={"OVERNIGHT_TASK_ID": context.task_id},
-            limits=SandboxLimits(
-                memory_mb=limits.memory_mb,
-                processes=limits.processes,
-                workspace_mb=limits.workspace_mb,
-            ),
+            limits=sandbox_limits(execution.limits),
             read_only_mounts=tuple(
                 ReadOnlyMount(Path(source), target) for source, target in execution.mounts
             ),
@@ -180,7 +175,7 @@ class OutputValidation:
         context.log("the tests begin", argv=list(spec.argv))
         program = self._program(spec, context, seconds=seconds, log=context.write_log)
         if not program.has_succeeded:
-            written = program.stdout + program.stderr
+            written = program.stdout_tail + program.stderr_tail
             detail = written[-TAIL_BYTES:].decode(errors="replace")
             raise OutputRejected(TESTS, _failure(program, seconds), detail)
 

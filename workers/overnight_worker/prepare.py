@@ -15,6 +15,7 @@ from overnight_worker.git_workspace import (
     clone,
 )
 from overnight_worker.input_files import write_input_files
+from overnight_worker.program_in_sandbox import sandbox_limits
 from overnight_worker.run_context import RunContext
 from overnight_worker.run_directory import workspace
 from overnight_worker.runners.runner import PreparedRun
@@ -63,9 +64,8 @@ def _clone(
     # Git executes what a command left in its clone, so without a sandbox there is none.
     sandbox_kind = choose_sandbox_kind("strict")
     branch = f"{BRANCH_PREFIX}{context.task_id}"
-    return clone(
-        Repository(execution.repo, execution.ref, branch), directory, sandbox_kind, context
-    )
+    repository = Repository(execution.repo, execution.ref, branch)
+    return clone(repository, directory, sandbox_kind, sandbox_limits(execution.limits), context)
 
 
 def environment(execution: Execution, user_id: UserId) -> dict[str, str]:

@@ -2,24 +2,37 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import Final
 
+from overnight_server.domain.execution import EffectiveLimits
 from overnight_worker.run_context import RunContext
-from overnight_worker.sandbox import SandboxEnd, SandboxKind, SandboxSpec, start_sandbox
+from overnight_worker.sandbox import (
+    SandboxEnd,
+    SandboxKind,
+    SandboxLimits,
+    SandboxSpec,
+    start_sandbox,
+)
 
 READ_BYTES: Final = 1 << 16
 MAX_OUTPUT_BYTES: Final = 1 << 20
+TAIL_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
 class ProgramEnd:
-    """How a program ended, and the beginning of what it wrote; no `end`: it took too long."""
+    """How a program ended, and what it wrote; no `end`: it took too long.
+
+    `stdout` is the beginning of its output, at most MAX_OUTPUT_BYTES. `stdout_tail` and
+    `stderr_tail` are the last TAIL_BYTES of both streams.
+    """
 
     end: SandboxEnd | None
     stdout: bytes
-    stderr: bytes
+    stdout_tail: bytes
+    stderr_tail: bytes
 
     @property
     def has_succeeded(self) -> bool:
@@ -29,8 +42,35 @@ class ProgramEnd:
     @property
     def last_error(self) -> str:
         """The last line that it wrote to stderr; empty if there is none."""
-        lines = self.stderr.decode(errors="replace").strip().splitlines()
+        lines = self.stderr_tail.decode(errors="replace").strip().splitlines()
         return lines[-1].strip() if lines else ""
+
+
+@dataclass(frozen=True)
+class _KeptOutput:
+    """What is kept of one stream of a program."""
+
+    name: str
+    beginning: bytearray = field(default_factory=bytearray)
+    tail: bytearray = field(default_factory=bytearray)
+
+    def read(self, descriptor: int, log: Callable[[str, bytes], None] | None) -> None:
+        """Read the stream to its end; a program that writes faster than this waits."""
+        while data := os.read(descriptor, READ_BYTES):
+            self.beginning.extend(data[: MAX_OUTPUT_BYTES - len(self.beginning)])
+            self.tail.extend(data)
+            del self.tail[:-TAIL_BYTES]
+            if log is not None:
+                log(self.name, data)
+
+
+def sandbox_limits(limits: EffectiveLimits) -> SandboxLimits:
+    """Return what the processes of a task's sandbox may use."""
+    return SandboxLimits(
+        memory_mb=limits.memory_mb,
+        processes=limits.processes,
+        workspace_mb=limits.workspace_mb,
+    )
 
 
 def run_program(
@@ -47,15 +87,12 @@ def run_program(
     A request to stop the run ends the program, and then this raises Stopped; `ignored_stops` are
     the reasons for which it goes on. `log` gets what the program writes, with the stream's name.
     """
-    output, errors = bytearray(), bytearray()
+    stdout, stderr = _KeptOutput("stdout"), _KeptOutput("stderr")
     with start_sandbox(spec, sandbox_kind) as sandbox:
         context.on_stop(lambda reason: None if reason in ignored_stops else sandbox.kill())
         readers = [
-            Thread(target=_drain, args=(descriptor, into, name, log), daemon=True)
-            for descriptor, into, name in (
-                (sandbox.stdout, output, "stdout"),
-                (sandbox.stderr, errors, "stderr"),
-            )
+            Thread(target=stream.read, args=(descriptor, log), daemon=True)
+            for stream, descriptor in ((stdout, sandbox.stdout), (stderr, sandbox.stderr))
         ]
         for reader in readers:
             reader.start()
@@ -68,14 +105,4 @@ def run_program(
         context.on_stop(None)
     if context.stop_reason not in ignored_stops:
         context.check()
-    return ProgramEnd(end, bytes(output), bytes(errors))
-
-
-def _drain(
-    descriptor: int, into: bytearray, name: str, log: Callable[[str, bytes], None] | None
-) -> None:
-    """Read a stream to its end, and keep its beginning."""
-    while data := os.read(descriptor, READ_BYTES):
-        into += data[: MAX_OUTPUT_BYTES - len(into)]
-        if log is not None:
-            log(name, data)
+    return ProgramEnd(end, bytes(stdout.beginning), bytes(stdout.tail), bytes(stderr.tail))

@@ -11,6 +11,7 @@ from overnight_server.domain.execution import MODEL, Execution
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_worker.identity import WORKER_ID
+from overnight_worker.program_in_sandbox import sandbox_limits
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.command_events import CommandEvents
 from overnight_worker.runners.command_output import CommandOutput
@@ -24,7 +25,6 @@ from overnight_worker.sandbox import (
     Sandbox,
     SandboxEnd,
     SandboxKind,
-    SandboxLimits,
     SandboxSpec,
     start_sandbox,
 )
@@ -148,7 +148,7 @@ def sandbox_spec(
     """Return what the sandbox of a run gets; its workspace and its input files were prepared."""
     if prepared.workspace is None or prepared.input_files is None:
         raise ValueError("a command needs a workspace and input files")
-    limits, files = execution.limits, prepared.input_files
+    files = prepared.input_files
     return SandboxSpec(
         argv=argv_of(execution, prepared),
         workspace=prepared.workspace,
@@ -157,11 +157,7 @@ def sandbox_spec(
             **files.variables(sandbox_kind),
             **own_environment(prepared.context),
         },
-        limits=SandboxLimits(
-            memory_mb=limits.memory_mb,
-            processes=limits.processes,
-            workspace_mb=limits.workspace_mb,
-        ),
+        limits=sandbox_limits(execution.limits),
         network=NetworkPolicy(execution.network),
         read_only_mounts=(
             *(ReadOnlyMount(Path(source), target) for source, target in execution.mounts),

@@ -45,7 +45,7 @@ def apply(
     _fetch(repo, bundle, branch)
     conflicts = _conflicts(repo, branch)
     if push:
-        _git(repo, "push", "--quiet", remote, branch)
+        _git(repo, "push", "--quiet", remote, f"refs/heads/{branch}")
     if as_json:
         output.document({"branch": branch, "conflicts": conflicts, "pushed": push})
         return
@@ -70,13 +70,16 @@ def _fetch(repo: Path, bundle: bytes, branch: str) -> None:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / BUNDLE_NAME
         file.write_bytes(bundle)
-        _git(repo, "fetch", "--quiet", "--no-tags", str(file), f"+{branch}:{branch}")
+        # A tag of the same name is another ref, and nothing but the branch is fetched.
+        refs = f"+refs/heads/{branch}:refs/heads/{branch}"
+        options = ("--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
+        _git(repo, "fetch", *options, str(file), refs)
 
 
 def _conflicts(repo: Path, branch: str) -> list[str]:
     """Return the files that a merge of the branch into the current one would have to resolve."""
-    words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", "HEAD", branch)
-    merged = _run(repo, *words)
+    words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", "HEAD")
+    merged = _run(repo, *words, f"refs/heads/{branch}")
     if merged.returncode != CONFLICT:
         return []
     # The first field is the tree; the list ends with an empty field.
@@ -97,7 +100,12 @@ def _run(repo: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     checked = ("-c", "fetch.fsckObjects=true")
     try:
         return subprocess.run(
-            ["git", "-C", str(repo), *checked, *words], capture_output=True, text=True, check=False
+            ["git", "-C", str(repo), *checked, *words],
+            capture_output=True,
+            text=True,
+            # The name of a file may be no text.
+            errors="replace",
+            check=False,
         )
     except FileNotFoundError:
         raise CommandFailure("git is not installed.", hint="Install git.") from None
