@@ -9,6 +9,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -376,6 +377,19 @@ def text_line(level: str, text: str, fields: Mapping[str, object]) -> str:
     return " ".join([utc_stamp(), _LEVEL_NAMES.get(level, level.upper()), text, *shown])
 
 
+def fields_of_others(fields: Mapping[str, object]) -> dict[str, object]:
+    """Return fields that a task has named, under names that can pass for nothing else in a line.
+
+    >>> fields_of_others({"pages": 3, "queue_id": "another", "two words": 1})
+    {'pages': 3, 'queue_id_': 'another', 'two_words': 1}
+    """
+    named: dict[str, object] = {}
+    for name, value in fields.items():
+        plain = _NO_NAME.sub("_", name)[:_LONGEST_NAME] or "_"
+        named[f"{plain}_" if plain in _OWN_NAMES else plain] = value
+    return named
+
+
 def is_logged(event: LogEvent) -> bool:
     """Whether the log level of this process lets an event through."""
     return _logger.isEnabledFor(event.level)
@@ -510,6 +524,13 @@ _LEVEL_NAMES: Final = {"warning": "WARN", "exception": "ERROR"}
 # S002 quotes an error even if it has no space; messages are quoted alike.
 _ALWAYS_QUOTED: Final = ("error", "msg")
 _LOGGER: Final = "overnight"
+# The fields by which programs read a line, and those with which structlog does something.
+_OWN_NAMES: Final = frozenset(
+    {"ts", "level", "role", "logger", "msg", "queue", "queue_id", "epoch"}
+    | {"event", "exception", "exc_info", "stack_info"}
+)
+_NO_NAME: Final = re.compile(r"[^\w.-]")
+_LONGEST_NAME: Final = 100
 
 
 class _LineFormat:

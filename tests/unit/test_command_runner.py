@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from overnight.handlers.control_exceptions import Fail, Retry, Stopped
+from overnight.handlers.outcome import storable
 from overnight.models.validation import Feedback
 from overnight.testing import MemoryContext
 from overnight_server.domain.execution import Execution
@@ -151,6 +152,16 @@ def test_a_stream_is_logged_whole_and_its_end_is_kept() -> None:
     assert b"".join(data for _, data in context.calls) == b"one\ntwo\n\xff\nlast"
     assert output.text == "one\ntwo\n\ufffd\nlast"
     assert output.last_line == "last"
+
+
+def test_what_postgres_cannot_store_of_a_stream_is_replaced() -> None:
+    """A command that printed a NUL has succeeded all the same."""
+    output = CommandOutput("stdout", RecordedContext())  # type: ignore[arg-type]
+
+    read(output, b"a\0b\n\xed\xa0\x80 end\0")
+
+    assert storable({"text": output.text, "summary": output.last_line})
+    assert output.text.startswith("a\ufffdb\n")
 
 
 def test_only_the_end_of_a_long_stream_is_kept() -> None:

@@ -90,3 +90,13 @@ def test_a_workspace_is_removed_with_what_links_point_to_kept(
 
     assert not workspace.exists()
     assert (kept / "file").exists()
+
+
+def test_names_that_a_command_has_guessed_do_not_prevent_the_removal(workspace: Path) -> None:
+    for number in range(3):
+        (workspace / f".removed-{number}-{os.getpid()}" / "full").mkdir(parents=True)
+    (workspace / "out" / "folder" / "inner").mkdir()
+
+    remove_workspace(workspace)
+
+    assert not workspace.exists()

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import sys
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from uuid import UUID
@@ -248,11 +249,31 @@ def test_a_field_is_secret_by_its_name(name: str, *, secret: bool) -> None:
         ("https://localhost:9000", "https://localhost:9000"),
         ("host=h password=pw dbname=d", "host=h password=*** dbname=d"),
         ("Authorization: Bearer abcdefghij", "Authorization: Bearer ***"),
+        ("AUTHORIZATION: BASIC abcdefghij", "AUTHORIZATION: BASIC ***"),
         ("nothing to hide", "nothing to hide"),
     ],
 )
 def test_only_passwords_are_masked_in_a_text(text: str, shown: str) -> None:
     assert mask_text(text) == shown
+
+
+def test_a_password_is_masked_in_every_spelling_of_its_name() -> None:
+    """Patterns that ignore case take some letters beyond ASCII for letters of ASCII."""
+    characters = map(chr, range(sys.maxunicode + 1))
+    letters = [one for one in characters if re.fullmatch("[a-z]", one, re.IGNORECASE)]
+    names = ("password=", "passwd=", "bearer ", "basic ")
+    spellings = [
+        name[:place] + letter + name[place + 1 :]
+        for name in names
+        for place, usual in enumerate(name)
+        for letter in letters
+        if re.fullmatch(usual, letter, re.IGNORECASE)
+    ]
+
+    shown = [mask_text(f"{spelling}abcdefghij") for spelling in spellings]
+
+    assert "pas\u017fword=" in spellings
+    assert shown == [f"{spelling}***" for spelling in spellings]
 
 
 @pytest.mark.parametrize(

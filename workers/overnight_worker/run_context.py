@@ -4,7 +4,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Final
 
 from overnight.handlers.context import Context, check_cost
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
@@ -15,11 +15,13 @@ from overnight_server.control.claim_tokens import token_of
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import show_task
 from overnight_server.mask import mask_secrets
-from overnight_server.telemetry import get, text_line
+from overnight_server.telemetry import fields_of_others, get, text_line
 from overnight_worker.run_log import RunLog
 from overnight_worker.task_graph import RunGraph
 
 _log = get("overnight.handler")
+# What one run may write to the log of its worker, in characters: that log is the operator's.
+MAX_WORKER_LOG: Final = 256 * 1024
 
 
 class RunContext(Context):
@@ -70,6 +72,7 @@ class RunContext(Context):
         self._deadline = deadline
         self._stop_reason: str | None = None
         self._progress: dict[str, Any] | None = None
+        self._worker_log_left = MAX_WORKER_LOG
         self._lock = Lock()
 
     def _claim_token(self) -> str | None:
@@ -128,9 +131,21 @@ class RunContext(Context):
             self._progress = self._progress or progress
 
     def log(self, message: str, **fields: object) -> None:
-        """Write one line to the run's log, and to the worker's log with the task's id."""
-        _log.info(message, **{"queue_id": self.task_id, "epoch": self.epoch, **fields})
-        self.write_log("log", text_line("info", message, fields) + "\n")
+        """Write one line to the run's log, and to the worker's log with the task's id.
+
+        A run that logs very much continues in its own log only.
+        """
+        line = text_line("info", message, fields)
+        self.write_log("log", f"{line}\n")
+        with self._lock:
+            was_full = self._worker_log_left <= 0
+            self._worker_log_left -= len(line)
+            is_full = self._worker_log_left <= 0
+        own = {"queue_id": self.task_id, "epoch": self.epoch}
+        if not is_full:
+            _log.info(message, **own, **fields_of_others(fields))
+        elif not was_full:
+            _log.info("the run has logged much; it is only in its own log from here on", **own)
 
     def write_log(self, stream: str, data: bytes | str) -> None:
         """Add what a stream of the run has printed to the run's log."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from overnight_server.telemetry import get
 from overnight_worker.sandbox.workspace import create_workspace, remove_workspace
 
 # On disk: what is below /tmp may be memory.
@@ -20,17 +21,25 @@ PREFIX: Final = "overnight-run-"
 # Others than the worker's user may enter it, but not list it: a sandbox of a root worker has a user
 # of its own.
 PARENT_MODE: Final = 0o711
+_log = get(__name__)
 
 
 @contextmanager
 def workspace() -> Iterator[Path]:
-    """Make an empty workspace, and remove it with all that a command left in it."""
+    """Make an empty workspace, and remove it with all that a command left in it.
+
+    What cannot be removed is no reason to lose a run: it is logged, and tried again when a worker
+    starts.
+    """
     parent, lock = _locked_directory()
     try:
         parent.chmod(PARENT_MODE)
         yield create_workspace(parent)
     finally:
-        _remove(parent)
+        try:
+            _remove(parent)
+        except OSError as error:
+            _log.warning("a workspace was not removed", path=str(parent), error=error)
         os.close(lock)
 
 

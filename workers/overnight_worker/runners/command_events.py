@@ -21,6 +21,8 @@ from overnight_worker.run_context import RunContext
 MAX_LINE_BYTES: Final = 1 << 20
 READ_BYTES: Final = 1 << 16
 SHOWN_CHARACTERS: Final = 200
+# A message may quote the event, which may be long.
+ERROR_CHARACTERS: Final = 500
 _NO_RESULT: Final = object()
 
 
@@ -53,13 +55,15 @@ class CommandEvents:
             event = json.loads(line)
             self._apply(event)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
+            reason = str(error)[:ERROR_CHARACTERS]
             shown = line[:SHOWN_CHARACTERS].decode(errors="replace")
-            self._context.log("an event was ignored", error=str(error), line=shown)
+            self._context.log("an event was ignored", error=reason, line=shown)
         except Stopped as stop:
             # The command ends soon; until then it must not wait for somebody to read its events.
             self._context.log("an event came too late", error=f"the run is stopped: {stop.reason}")
         except Exception as error:  # noqa: BLE001 - no event may end the run
-            self._context.log("an event could not be applied", error=str(error))
+            reason = str(error)[:ERROR_CHARACTERS]
+            self._context.log("an event could not be applied", error=reason)
 
     def _refuse_long(self) -> None:
         self._context.log("an event was ignored", error=f"it is longer than {MAX_LINE_BYTES} bytes")

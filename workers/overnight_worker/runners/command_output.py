@@ -27,8 +27,8 @@ class CommandOutput:
 
     @property
     def text(self) -> str:
-        """The end of the stream as text, at most TAIL_BYTES of it."""
-        return self._tail.decode(errors="replace").strip()
+        """The end of the stream as text, at most TAIL_BYTES of it, without what is no character."""
+        return self._tail.decode(errors="replace").replace("\0", "\ufffd").strip()
 
     @property
     def last_line(self) -> str:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import secrets
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -53,13 +54,14 @@ def remove_workspace(workspace: Path) -> None:
 def _empty(top: int) -> None:
     """Remove everything in an open directory."""
     names = os.listdir(top)
-    moved = 0
+    # A command must not guess the new names: a directory cannot take the place of a full one.
+    moved, unknown = 0, secrets.token_hex(8)
     while names:
         name = names.pop()
         if _remove_file(top, name):
             continue
         for inner in _list(top, name):
-            moved_name = f".removed-{moved}-{os.getpid()}"
+            moved_name = f".removed-{unknown}-{moved}"
             if _remove_file_or_move_up(top, name, inner, moved_name):
                 moved += 1
                 names.append(moved_name)
