@@ -20,14 +20,11 @@ from overnight_server.agent_driver.answers import (
     result_of,
 )
 from overnight_server.agent_driver.signature import signature
-from overnight_server.control.agent_addresses import (
-    AddressRefused,
-    allowed_machines,
-    parse_address,
-)
 from overnight_server.domain.ids import new_task_id
 from overnight_server.domain.public_addresses import is_public
 from overnight_server.domain.results import Busy, Deferred, Died, Raised, Returned
+from overnight_server.outbound import addresses
+from overnight_server.outbound.addresses import AddressRefused, allowed_machines, parse_base
 from tests.support.sample_run import RUN
 
 PUBLIC = ["93.184.216.34", "2606:2800:220:1:248:1893:25c8:1946", "::ffff:93.184.216.34"]
@@ -51,6 +48,16 @@ PRIVATE = [
     "64:ff9b::a00:1",
     "2002:a00:1::",
     "2001:0:a00:1::",
+    "fe80::1%eth0",
+    "fec0::1",
+    "::169.254.169.254",
+    "::ffff:0:169.254.169.254",
+    "192.0.2.1",
+    # Services of clouds.
+    "100.100.100.200",
+    "168.63.129.16",
+    "192.0.0.192",
+    "fd00:ec2::254",
 ]
 
 
@@ -65,6 +72,16 @@ def test_an_address_inside_a_network_may_not_be_called_for_users(address: str) -
     with pytest.raises(AddressRefused, match="only an operator"):
         allowed_machines([address], private_allowed=False)
     assert allowed_machines([address], private_allowed=True) == [address]
+
+
+def test_the_own_machine_may_not_be_called_by_its_public_address_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(addresses, "is_public", lambda _: True)
+
+    with pytest.raises(AddressRefused, match="only an operator"):
+        allowed_machines(["127.0.0.1"], private_allowed=False)
+    assert allowed_machines(["198.51.100.1"], private_allowed=False) == ["198.51.100.1"]
 
 
 def test_of_several_addresses_only_the_public_ones_are_called() -> None:
@@ -82,7 +99,7 @@ def test_of_several_addresses_only_the_public_ones_are_called() -> None:
     ],
 )
 def test_a_url_is_stored_in_one_form(url: str, parsed: str, netloc: str) -> None:
-    address = parse_address(url)
+    address = parse_base(url)
 
     assert (address.url, address.netloc) == (parsed, netloc)
 
@@ -110,11 +127,11 @@ def test_a_url_is_stored_in_one_form(url: str, parsed: str, netloc: str) -> None
 )
 def test_a_url_that_is_no_agents_is_refused(url: str) -> None:
     with pytest.raises(InvalidRequest, match="url"):
-        parse_address(url)
+        parse_base(url)
 
 
 def test_the_connection_goes_to_the_checked_machine() -> None:
-    assert parse_address("https://agent.example/base").at("::1") == "https://[::1]:443/base"
+    assert parse_base("https://agent.example/base").at("::1") == "https://[::1]:443/base"
 
 
 def test_a_key_names_the_task_and_the_claim() -> None:

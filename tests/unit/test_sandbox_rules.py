@@ -1,5 +1,6 @@
 """The parts of the sandbox that decide without the kernel: arguments, users, groups, hosts."""
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from overnight_worker.sandbox import (
 )
 from overnight_worker.sandbox.bubblewrap import bubblewrap_arguments
 from overnight_worker.sandbox.memory_group import V1, V2, find_parents
-from overnight_worker.sandbox.proxy import is_allowed, is_public
+from overnight_worker.sandbox.proxy import HostRefused, Proxy, connect_public, is_allowed
 from overnight_worker.sandbox.root_layout import RootLayout, root_layout
 from overnight_worker.sandbox.sandbox_user import FIRST_USER, NOBODY, unprivileged_user
 
@@ -133,24 +134,6 @@ def test_the_group_above_is_tried_with_v2() -> None:
 
 
 @pytest.mark.parametrize(
-    "address",
-    [
-        *("127.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "0.0.0.0"),
-        *("100.100.100.200", "168.63.129.16", "224.0.0.1", "255.255.255.255", "192.0.2.1"),
-        *("::1", "::", "fe80::1%eth0", "fd00:ec2::254", "ff02::1", "::ffff:10.0.0.1"),
-        *("::ffff:8.8.8.8", "64:ff9b::a00:1", "2002:a00:1::1", "2001:0:4136:e378::1"),
-    ],
-)
-def test_an_address_that_is_not_public_is_refused(address: str) -> None:
-    assert not is_public(address)
-
-
-@pytest.mark.parametrize("address", ["1.1.1.1", "93.184.216.34", "2606:4700:4700::1111"])
-def test_a_public_address_is_allowed(address: str) -> None:
-    assert is_public(address)
-
-
-@pytest.mark.parametrize(
     ("host", "port", "allowed"),
     [
         ("api.example.com", 443, True),
@@ -187,6 +170,34 @@ def test_a_request_is_passed_on_with_the_host_that_was_checked() -> None:
 def test_a_request_that_names_no_host_is_refused(head: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
         proxy._parse(head)
+
+
+def test_the_machine_of_the_worker_is_refused_by_its_public_address_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "is_public", lambda _: True)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with pytest.raises(HostRefused, match="the machine of the worker"):
+            connect_public("127.0.0.1", port)
+
+
+def test_a_command_that_connects_without_end_does_not_fill_the_log_of_its_worker() -> None:
+    reports: list[str] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    running = Proxy(listener, NetworkPolicy(("agent.example",)), reports.append)
+
+    for number in range(proxy.MAX_REPORTS + 20):
+        with socket.create_connection(address) as client:
+            client.sendall(f"CONNECT {'x' * 20_000}{number}:443 HTTP/1.1\r\n\r\n".encode())
+            assert b"403 Forbidden" in client.recv(1000)
+    running.close()
+
+    assert len(reports) == proxy.MAX_REPORTS + 1
+    assert max(map(len, reports)) <= proxy.MAX_REPORT
+    assert reports[-1] == "further connections of the sandbox are not logged"
 
 
 @pytest.mark.parametrize(

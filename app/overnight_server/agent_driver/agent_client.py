@@ -1,18 +1,11 @@
-"""Requests to one HTTP agent: signed, without redirects, with bounded answers.
-
-The host is resolved anew for a request, and the connection goes to exactly the address that was
-checked: a name that leads to a private machine only later is refused then.
-"""
+"""Requests to one HTTP agent: signed, without redirects, with bounded answers."""
 
 import asyncio
 import json
-import socket
 import ssl
 import time
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from ipaddress import ip_address
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import httpx2
@@ -32,12 +25,8 @@ from overnight_server.agent_driver.answers import (
     UnreadableAnswer,
 )
 from overnight_server.agent_driver.signature import signed_headers
-from overnight_server.control.agent_addresses import (
-    AddressRefused,
-    AgentAddress,
-    allowed_machines,
-    parse_address,
-)
+from overnight_server.outbound.addresses import parse_base
+from overnight_server.outbound.machines import NOT_CONNECTED, build_request, find_machine
 
 MAX_ANSWER_BYTES = 1024 * 1024
 # A connection is used again for the next poll, unless the polls are rare.
@@ -47,11 +36,6 @@ NOT_FOUND = 404
 MAX_DETAIL = 500
 # The agent need not have the task any more after one of these answers to a DELETE.
 GONE = frozenset({404, 410})
-# What is raised before a request is sent.
-NOT_CONNECTED = (
-    *(AddressRefused, socket.gaierror, UnicodeError),
-    *(httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.InvalidURL),
-)
 M = TypeVar("M", bound=BaseModel)
 
 
@@ -104,7 +88,7 @@ class AgentClient:
         submit_seconds: float,
         tls: ssl.SSLContext,
     ) -> None:
-        self._address: AgentAddress = parse_address(url)
+        self._address = parse_base(url)
         self._secret = secret
         self._private_allowed = private_allowed
         self._submit_seconds = submit_seconds
@@ -201,20 +185,17 @@ class AgentClient:
 
         Raises AddressRefused or gaierror if there is none that may be called.
         """
-        machine = await self._machine()
-        full_path = self._address.path + path
-        return self._http.build_request(
+        machine = await find_machine(self._address, private_allowed=self._private_allowed)
+        address = replace(self._address, path=self._address.path + path)
+        signature = signed_headers(self._secret, int(time.time()), method, address.path, body)
+        return build_request(
+            self._http,
             method,
-            self._address.at(machine) + path,
+            address,
+            machine,
             content=body,
-            headers={
-                "Host": self._address.netloc,
-                "Accept-Encoding": "identity",
-                **headers,
-                **signed_headers(self._secret, int(time.time()), method, full_path, body),
-            },
-            extensions={"sni_hostname": self._address.host},
-            timeout=seconds,
+            headers={**headers, **signature},
+            seconds=seconds,
         )
 
     async def _answer(self, request: httpx2.Request, *, keeps_body: bool) -> RawAnswer:
@@ -230,20 +211,6 @@ class AgentClient:
             return RawAnswer(response.status_code, bytes(received))
         finally:
             await response.aclose()
-
-    async def _machine(self) -> str:
-        """Resolve the host and return an address that may be called."""
-        machines = await _resolve(self._address)
-        return allowed_machines(machines, private_allowed=self._private_allowed)[0]
-
-
-async def _resolve(address: AgentAddress) -> list[str]:
-    """Return the addresses of a host; raise gaierror if it has none."""
-    with suppress(ValueError):
-        return [str(ip_address(address.host))]
-    loop = asyncio.get_running_loop()
-    address_infos = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    return [str(entry[4][0]) for entry in address_infos]
 
 
 def _parse(model: type[M], body: bytes) -> M:

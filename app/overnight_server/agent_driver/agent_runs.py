@@ -8,7 +8,6 @@ from overnight.errors import StaleAttempt
 from overnight_server.agent_driver import agent_rows
 from overnight_server.agent_driver.agent_rows import OpenClaim, RunKey
 from overnight_server.agent_driver.answers import EndReason
-from overnight_server.agent_driver.db_threads import DbThreads
 from overnight_server.agent_driver.driven_agent import DrivenAgent
 from overnight_server.agent_driver.http_run import HttpRun, RunTiming
 from overnight_server.control.agent_work import AgentWork
@@ -16,6 +15,7 @@ from overnight_server.domain.ids import show_task
 from overnight_server.outcome.agent_claims import read_claim
 from overnight_server.outcome.settle import hand_back
 from overnight_server.settings import Settings
+from overnight_server.store.db_threads import DbThreads
 from overnight_server.telemetry import LogEvent, emit
 
 CALLBACK_HEADER = "X-Overnight-Callback"

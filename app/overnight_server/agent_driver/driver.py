@@ -22,7 +22,6 @@ from overnight_server.agent_driver import agent_rows
 from overnight_server.agent_driver.agent_client import AgentClient
 from overnight_server.agent_driver.agent_rows import AgentKey, HttpAgentRow, show_key
 from overnight_server.agent_driver.agent_runs import AgentRuns
-from overnight_server.agent_driver.db_threads import RETRY_SECONDS, THREADS, DbThreads
 from overnight_server.agent_driver.driven_agent import DrivenAgent
 from overnight_server.artifact_store.store import open_store
 from overnight_server.control.agent_work import AgentWork, claim_next_work
@@ -31,6 +30,7 @@ from overnight_server.fault_points import arm
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
+from overnight_server.store.db_threads import RETRY_SECONDS, THREADS, DbThreads
 from overnight_server.telemetry import LogEvent, configure, emit
 from overnight_server.wakeups.agent_long_poll import pools_with_work
 from overnight_server.wakeups.wake import CANCELS_CHANNEL, Waker, WakeUpListener

@@ -29,7 +29,6 @@ from overnight_server.agent_driver.answers import (
     after_unreadable,
     result_of,
 )
-from overnight_server.agent_driver.db_threads import DbThreads
 from overnight_server.agent_driver.driven_agent import DrivenAgent
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.lifecycle import LifecycleEvent
@@ -50,6 +49,7 @@ from overnight_server.gate.dispatch_log import (
 )
 from overnight_server.outcome.agent_claims import WINDOW_CLOSED, HeldClaim
 from overnight_server.outcome.heartbeat import HeartbeatAnswer
+from overnight_server.store.db_threads import DbThreads
 from overnight_server.telemetry import LogEvent, emit
 
 HEARTBEATS_PER_LEASE = 3

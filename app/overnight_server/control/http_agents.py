@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from overnight.errors import InvalidRequest
 from overnight_server.control import agents
-from overnight_server.control.agent_addresses import check_reachable, parse_address
 from overnight_server.control.agents import (
     DEFAULT_CAPS,
     AgentCaps,
@@ -14,6 +13,7 @@ from overnight_server.control.agents import (
     RegisterResult,
 )
 from overnight_server.control.keys import Caller
+from overnight_server.outbound.addresses import check_reachable, parse_base
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -49,9 +49,9 @@ def add(
     if agent.stale_after < min_lease:
         legal = f"from {min_lease.total_seconds():.0f} to 3600"
         raise InvalidRequest("lease_seconds", "is too short for an HTTP agent", legal=legal)
-    address = parse_address(url)
+    address = parse_base(url)
     if not caller.is_operator:
-        check_reachable(address)
+        check_reachable(address, field="url")
     params = {
         "user_id": caller.user_id,
         "name": agent.name,

@@ -1,9 +1,13 @@
 """Which internet addresses are public, so that the service may call them for any user."""
 
-from ipaddress import IPv4Address, IPv6Network, ip_address
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
 
-# Prefixes that hold an IPv4 address, which a gateway may call instead: NAT64, 6to4 and Teredo.
-GATEWAYS = tuple(map(IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "2002::/16", "2001::/32")))
+# All that is given away of IPv6 for the public internet.
+GLOBAL = IPv6Network("2000::/3")
+# Prefixes of it that hold an IPv4 address, which a gateway may call instead: 6to4 and Teredo.
+GATEWAYS = (IPv6Network("2002::/16"), IPv6Network("2001::/32"))
+# Addresses that count as public, and lead to services of a cloud or to a gateway.
+SPECIAL = tuple(map(IPv4Network, ("168.63.129.16/32", "192.0.0.0/24", "192.88.99.0/24")))
 
 
 def is_public(address: str) -> bool:
@@ -15,9 +19,10 @@ def is_public(address: str) -> bool:
     False
     """
     parsed = ip_address(address)
-    if not isinstance(parsed, IPv4Address):
+    if isinstance(parsed, IPv6Address):
         if parsed.ipv4_mapped is not None:
             return is_public(str(parsed.ipv4_mapped))
-        if any(parsed in prefix for prefix in GATEWAYS):
-            return False
-    return parsed.is_global and not parsed.is_multicast
+        is_special = parsed not in GLOBAL or any(parsed in prefix for prefix in GATEWAYS)
+    else:
+        is_special = any(parsed in prefix for prefix in SPECIAL)
+    return parsed.is_global and not parsed.is_multicast and not is_special

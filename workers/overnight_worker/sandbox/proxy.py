@@ -8,13 +8,13 @@ to the address that was checked.
 """
 
 import contextlib
-import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
 from urllib.parse import urlsplit
 
+from overnight_server.domain.public_addresses import is_public
 from overnight_worker.sandbox.spec import NetworkPolicy
 
 PROXY_PORT: Final = 3128
@@ -26,10 +26,10 @@ HEADER_SECONDS: Final = 30.0
 CONNECT_SECONDS: Final = 15.0
 # A tunnel in which nothing was sent for so long is closed.
 IDLE_SECONDS: Final = 600.0
-# Addresses that the registries call public, and that lead to a cloud's own services.
-METADATA_ADDRESSES: Final = frozenset({"168.63.129.16"})
-# Prefixes in which another address is hidden.
-TRANSLATED: Final = (ipaddress.ip_network("64:ff9b::/96"), ipaddress.ip_network("64:ff9b:1::/48"))
+# How many connections of one sandbox are reported, and how long a report is: whoever connects
+# without end must not fill the log of the worker.
+MAX_REPORTS: Final = 200
+MAX_REPORT: Final = 500
 
 Report = Callable[[str], None]
 Connect = Callable[[str, int], socket.socket]
@@ -54,16 +54,6 @@ def is_allowed(policy: NetworkPolicy, host: str, port: int) -> bool:
     return f"{host}:{port}" in names or (port in DEFAULT_PORTS and host in names)
 
 
-def is_public(address: str) -> bool:
-    """Return whether an address is one of the public internet, and not one of a private network."""
-    ip = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, ipaddress.IPv6Address):
-        hidden = ip.ipv4_mapped or ip.sixtofour or (ip.teredo and ip.teredo[1])
-        if hidden or any(ip in network for network in TRANSLATED):
-            return False
-    return ip.is_global and not ip.is_multicast and str(ip) not in METADATA_ADDRESSES
-
-
 def connect_public(host: str, port: int) -> socket.socket:
     """Connect to a host by a public address; raise HostRefused if it has any other, OSError."""
     results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -74,9 +64,15 @@ def connect_public(host: str, port: int) -> socket.socket:
     failure = OSError(f"{host} has no address")
     for address in addresses:
         try:
-            return socket.create_connection((address, port), CONNECT_SECONDS)
+            server = socket.create_connection((address, port), CONNECT_SECONDS)
         except OSError as error:
             failure = error
+            continue
+        # The kernel connects a machine to itself from the address that it connects to.
+        if server.getsockname()[0] == server.getpeername()[0]:
+            server.close()
+            raise HostRefused(f"{host} is the machine of the worker")
+        return server
     raise failure
 
 
@@ -92,7 +88,8 @@ class Proxy:
     ) -> None:
         self._listener = listener
         self._policy = policy
-        self._report = report
+        self._write_report = report
+        self._reports = 0
         self._connect = connect or connect_public
         self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
         self._lock = threading.Lock()
@@ -108,6 +105,15 @@ class Proxy:
         for end in (self._listener, *open_sockets):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
+
+    def _report(self, sentence: str) -> None:
+        with self._lock:
+            self._reports += 1
+            number = self._reports
+        if number <= MAX_REPORTS:
+            self._write_report(sentence[:MAX_REPORT])
+        elif number == MAX_REPORTS + 1:
+            self._write_report("further connections of the sandbox are not logged")
 
     def _accept(self) -> None:
         with self._listener:

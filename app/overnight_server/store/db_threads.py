@@ -1,4 +1,4 @@
-"""Database calls of the agent driver: in threads, so that no call delays other agents."""
+"""Database calls of an asyncio process: in threads, so that no call stops its event loop."""
 
 import asyncio
 from collections.abc import Callable
