@@ -139,6 +139,25 @@ def test_a_header_without_end_is_not_collected(api: ApiProcess) -> None:
     assert api.answers()
 
 
+def test_a_body_that_arrives_with_its_header_is_no_long_header(api: ApiProcess) -> None:
+    body = b'{"title": "a task"' + b" " * 100_000 + b"}"
+    header = (
+        f"X-API-Key: {api.key()}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    )
+
+    with api.connect() as connection:
+        connection.sendall(f"POST {TASKS} HTTP/1.1\r\nHost: a\r\n{header}\r\n\r\n".encode() + body)
+        assert status_of(connection) == 201
+
+
+def test_a_long_header_is_refused_although_it_arrives_at_once(api: ApiProcess) -> None:
+    with api.connect() as connection:
+        connection.sendall(HALF + b": " + b"x" * 100_000 + b"\r\n\r\n")
+        assert status_of(connection) == 0
+
+    assert api.answers()
+
+
 def test_health_checks_have_connections_of_their_own(
     deployment: Deployment, database_url: str, tmp_path: Path
 ) -> None:

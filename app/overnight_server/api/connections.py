@@ -139,6 +139,7 @@ class GuardedProtocol(HttpToolsProtocol):
         super().__init__(*args, **options)
         self._connections = connections
         self._is_in_body = False
+        self._has_ended_header = False
         self._header_bytes = 0
         self.serves_health_only = False
 
@@ -155,18 +156,25 @@ class GuardedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse what has arrived; close the connection if a header becomes too long."""
         was_in_body = self._is_in_body
+        self._has_ended_header = False
         super().data_received(data)
-        if was_in_body or self._is_in_body:
+        if was_in_body:
             self._header_bytes = 0
             return
-        self._header_bytes += len(data)
+        if not self._has_ended_header:
+            self._header_bytes += len(data)
         if self._header_bytes > MAX_HEADER_BYTES and not self.transport.is_closing():
             self._connections.refuse_header(self)
+        if self._has_ended_header:
+            self._header_bytes = 0
 
     def on_headers_complete(self) -> None:
         """Serve the request; on a connection above the limit, only a health check."""
-        self._is_in_body = True
-        self._header_bytes = 0
+        self._is_in_body = self._has_ended_header = True
+        # The body may have arrived with the header.
+        self._header_bytes = len(self.url) + sum(
+            len(name) + len(value) for name, value in self.headers
+        )
         self._connections.end_wait(self)
         self.serves_health_only &= self._connections.is_above_limit()
         path = self.url.partition(b"?")[0].decode("latin-1")
