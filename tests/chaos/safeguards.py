@@ -90,7 +90,7 @@ MUTANTS: Final = (
         "the state a start expects",
         (f"{SQL}/run.sql", "           AND state = ANY (CAST(:sources AS text[]))\n", ""),
         {f"{TESTS}/test_start.py::test_the_same_message_twice_starts_once": "assert Run("},
-        chaos=["begun twice"],
+        chaos=["I20"],
     ),
     Mutant(
         "the row's lock in a start",
@@ -103,6 +103,20 @@ MUTANTS: Final = (
         {
             f"{TESTS}/test_heartbeat.py"
             "::test_a_heartbeat_without_a_held_claim_is_answered_with_lost": "Answer.CONTINUE",
+        },
+    ),
+    Mutant(
+        "the fence of the begin of a validation",
+        (
+            f"{SQL}/run.sql",
+            " WHERE (id, epoch, token) = (:task_id, :epoch, :token)\n",
+            " WHERE id = :task_id\n",
+        ),
+        {
+            f"{TESTS}/test_validating.py"
+            "::test_only_the_holder_of_a_started_claim_begins_a_validation": "assert not True",
+            f"{TESTS}/test_validating.py"
+            "::test_a_run_that_lost_its_claim_does_not_validate_the_next_one": "assert not True",
         },
     ),
     Mutant(

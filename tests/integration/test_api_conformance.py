@@ -8,6 +8,8 @@ from tests.support.live_api import serve
 from tests.support.seeded_data import seed
 
 SHOWN = 10
+# Hypothesis warns of a long example, which is neither long for the API nor printed here.
+pytestmark = pytest.mark.filterwarnings("ignore:Generating overly large repr")
 
 
 def _describe(report: ConformanceReport) -> str:

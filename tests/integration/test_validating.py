@@ -74,6 +74,27 @@ def test_only_the_holder_of_a_started_claim_begins_a_validation(
     assert deployment.state(task_id) == "running"
 
 
+def test_a_run_that_lost_its_claim_does_not_validate_the_next_one(
+    deployment: Deployment, user: UserId
+) -> None:
+    """A worker that stood still returns its output while another one runs the task again."""
+    lost = deployment.running(user, spec=SPEC)
+    deployment.move_clock(LEASE + timedelta(seconds=1))
+    reap(deployment.dispatcher)
+    deployment.move_clock(timedelta(hours=1))
+    deployment.agent()
+    promote(deployment.dispatcher)
+    [again] = begin(deployment, lost.claim.task_id)
+
+    assert not begin_validation(deployment.dispatcher, lost.claim)
+
+    assert deployment.state(lost.claim.task_id) == "running"
+    assert not deployment.settle(lost, Returned("late")), "no validator has seen it"
+    assert begin_validation(deployment.dispatcher, again.claim)
+    assert deployment.settle(again, Returned("ok"))
+    assert_invariants(deployment)
+
+
 def test_a_validated_run_can_be_extended_and_cancelled(deployment: Deployment, run: Run) -> None:
     assert heartbeat(deployment.dispatcher, run.claim, lease=LEASE) is HeartbeatAnswer.CONTINUE
 

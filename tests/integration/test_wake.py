@@ -59,9 +59,10 @@ def test_a_new_subscription_counts_as_a_wake_up(redis: EmbeddedRedis, prefix: st
 def test_many_wake_ups_are_received_as_one(
     redis: EmbeddedRedis, prefix: str, listener: WakeUpListener
 ) -> None:
-    with Redis.from_url(redis.url) as client:
+    with Redis.from_url(redis.url) as client, client.pipeline(transaction=True) as at_once:
         for _ in range(20):
-            client.publish(f"{prefix}wake", "")
+            at_once.publish(f"{prefix}wake", "")
+        at_once.execute()
 
     assert listener.wait(LONG, threading.Event()) is True
     assert listener.wait(0.1, threading.Event()) is False

@@ -18,6 +18,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +124,29 @@ def drain(sandbox: Sandbox, *, until: float, request: dict[str, Any]) -> dict[st
     return {**answer, "totals": totals, "timed_out": timed_out, **dataclasses.asdict(end)}
 
 
-def pid_namespace(pid: int) -> int | None:
-    """Return the number of a process's namespace, None if only root may read it."""
+def open_pid_namespace(pid: int) -> int | None:
+    """Return a descriptor of a process's namespace.
+
+    Return None if only root may open it, and if the process has ended already. While it is open,
+    the kernel gives the number of the namespace to no other one.
+    """
     try:
-        return Path(f"/proc/{pid}/ns/pid").stat().st_ino
-    except PermissionError:
+        return os.open(f"/proc/{pid}/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
         return None
+
+
+def processes_in(namespace: int) -> list[str]:
+    """Return the processes of an open PID namespace, seen from the host."""
+    number = os.fstat(namespace).st_ino
+    processes = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit():
+            # A process may end meanwhile.
+            with suppress(OSError):
+                if (process / "ns/pid").stat().st_ino == number:
+                    processes.append(process.name)
+    return processes
 
 
 def count_descriptors() -> int:
@@ -156,6 +174,7 @@ def run(request: dict[str, Any], parent: Path, heartbeat: Heartbeat) -> dict[str
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     descriptors_before = count_descriptors()
     reports: list[str] = []
+    namespace: int | None = None
     try:
         with start_sandbox(
             spec,
@@ -163,16 +182,19 @@ def run(request: dict[str, Any], parent: Path, heartbeat: Heartbeat) -> dict[str
             report=reports.append,
             connect=way_out(request),
         ) as sandbox:
-            namespace = pid_namespace(sandbox.pid)
+            namespace = open_pid_namespace(sandbox.pid)
             until = time.monotonic() + request.get("timeout", 60)
             answer = drain(sandbox, until=until, request=request)
+        answer["namespace_processes"] = [] if namespace is None else processes_in(namespace)
         collector = FileCollector(workspace, request.get("collect", "out"), max_bytes=1 << 20)
         collected = {
             file.name: base64.b64encode(b"".join(file.chunks)).decode() for file in collector
         }
-        answer |= {"collected": collected, "skipped": collector.skipped, "namespace": namespace}
+        answer |= {"collected": collected, "skipped": collector.skipped}
         answer["again"] = [run_again(spec, request, argv) for argv in request.get("again", ())]
     finally:
+        if namespace is not None:
+            os.close(namespace)
         remove_workspace(workspace)
     # The thread of a proxy closes its listener when it notices.
     for _ in range(100):
