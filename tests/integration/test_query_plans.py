@@ -346,6 +346,20 @@ def test_the_gate_passes_over_lanes_that_the_pool_skips(filled: Db) -> None:
     assert 0 < _rows_read(nodes, "lanes_pick") <= 5
 
 
+@pytest.mark.parametrize(
+    ("name", "limits"), [("has_more_lanes", {}), ("lock_lanes_in_fair_order", {"min_lanes": "1"})]
+)
+def test_the_fair_order_is_read_from_its_index_without_a_sort(
+    filled: Db, name: str, limits: dict[str, str]
+) -> None:
+    with filled.engine.connect() as connection, connection.begin() as transaction:
+        nodes = _explain(connection, name, "ANALYZE, ", **limits)
+        transaction.rollback()
+
+    # Row-level security, which applies to the dispatcher too, must not hide the order of the index.
+    assert 0 < _rows_read(nodes, "lanes_pick") < USERS / 4
+
+
 def test_reading_the_next_pass_touches_a_handful_of_rows(filled: Db) -> None:
     with filled.engine.connect() as connection, connection.begin():
         nodes = _explain(connection, "next_pass", "ANALYZE, ")

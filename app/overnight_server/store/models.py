@@ -80,6 +80,7 @@ class LaneRow(Base):
     carry_over_until: Mapped[datetime | None]
     stops_runs_at: Mapped[datetime | None]
     skipped_by_pools: Mapped[list[str]]
+    skipped_by_hash: Mapped[int] = mapped_column(BigInteger)
     last_served_at: Mapped[datetime]
     cycle: Mapped[int]
     cycle_started_at: Mapped[datetime]

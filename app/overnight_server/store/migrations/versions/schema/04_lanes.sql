@@ -33,6 +33,7 @@ $$;
 --   carry_over_until                          after closing under `continue`: only tasks created before it may start
 --   stops_runs_at                             under `stop`: from then on runs are stopped
 --   skipped_by_pools                          pools that found no suitable task here; any change of the lane clears it
+--   skipped_by_hash                           a hash of these pools, for the index that the fair order is read from
 --   night_*                                   the night in which money was last spent; night_limit_usd includes raises
 --   due_at                                    the next instant at which the lane must be refreshed
 --   eligible                                  whether the gate may consider this lane at all
@@ -58,6 +59,7 @@ CREATE TABLE lanes (
     carry_over_until TIMESTAMP WITH TIME ZONE,
     stops_runs_at TIMESTAMP WITH TIME ZONE,
     skipped_by_pools TEXT[] DEFAULT '{}' NOT NULL,
+    skipped_by_hash BIGINT NOT NULL,
     last_served_at TIMESTAMP WITH TIME ZONE DEFAULT 'epoch' NOT NULL,
     cycle INTEGER NOT NULL,
     cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
@@ -74,8 +76,10 @@ CREATE TABLE lanes (
 )
  WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX lanes_due ON lanes (due_at);
--- Lanes that the same pools skip are next to each other, so that a pool passes over all of them at once.
-CREATE INDEX lanes_pick ON lanes (hash_array_extended(skipped_by_pools, 0), active, last_served_at, plan_weight DESC)
+-- Lanes that the same pools skip are next to each other, so that a pool passes over all of them at once. The hash is a
+-- column: under row-level security the planner does not use the order of an index whose first key is a call of a
+-- function that is not leakproof, and would sort all lanes for each claim.
+CREATE INDEX lanes_pick ON lanes (skipped_by_hash, active, last_served_at, plan_weight DESC)
     WHERE eligible;
 
 -- When ready tasks of a user (`subject` is the user) or of a graph (`subject` is the graph) could not start for a
@@ -175,6 +179,9 @@ AS $$
 DECLARE
     violated text;
 BEGIN
+    IF TG_OP = 'INSERT' OR NEW.skipped_by_pools <> OLD.skipped_by_pools THEN
+        NEW.skipped_by_hash := hash_array_extended(NEW.skipped_by_pools, 0);
+    END IF;
     NEW.due_at := least(NEW.resets_at, NEW.window_changes_at, NEW.night_ends_at);
     NEW.held_by := CASE
         WHEN NEW.ready = 0 THEN NULL

@@ -50,18 +50,18 @@ RETURNS TABLE (user_id uuid, active int, last_served_at timestamptz, plan_weight
 LANGUAGE sql STABLE
 AS $$
     WITH RECURSIVE skip_set AS (
-        (SELECT hash_array_extended(l.skipped_by_pools, 0) AS hash, l.skipped_by_pools AS pools
+        (SELECT l.skipped_by_hash AS hash, l.skipped_by_pools AS pools
            FROM lanes l
           WHERE l.eligible
-          ORDER BY hash_array_extended(l.skipped_by_pools, 0)
+          ORDER BY l.skipped_by_hash
           LIMIT 1)
         UNION ALL
         SELECT next.hash, next.pools
           FROM skip_set s
-         CROSS JOIN LATERAL (SELECT hash_array_extended(l.skipped_by_pools, 0) AS hash, l.skipped_by_pools AS pools
+         CROSS JOIN LATERAL (SELECT l.skipped_by_hash AS hash, l.skipped_by_pools AS pools
                                FROM lanes l
-                              WHERE l.eligible AND hash_array_extended(l.skipped_by_pools, 0) > s.hash
-                              ORDER BY hash_array_extended(l.skipped_by_pools, 0)
+                              WHERE l.eligible AND l.skipped_by_hash > s.hash
+                              ORDER BY l.skipped_by_hash
                               LIMIT 1) next
     )
     SELECT lane.user_id, lane.active, lane.last_served_at, lane.plan_weight, lane.room
@@ -70,7 +70,7 @@ AS $$
                                 least(l.ready, l.max_active - l.active) AS room
                            FROM lanes l
                           WHERE l.eligible
-                            AND hash_array_extended(l.skipped_by_pools, 0) = s.hash
+                            AND l.skipped_by_hash = s.hash
                             AND NOT (skip_as = ANY (l.skipped_by_pools))
                             AND l.user_id <> ALL (passed_over)
                           ORDER BY l.active, l.last_served_at, l.plan_weight DESC
