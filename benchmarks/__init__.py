@@ -1,1 +1,1 @@
-"""What Overnight is measured by: one module per question, each with a `main()`."""
+"""Benchmarks: one module for each question, with a function `measure`."""

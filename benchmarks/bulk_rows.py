@@ -1,4 +1,4 @@
-"""Rows by the million: what the front gate would write, written in bulk, with the lanes true."""
+"""Inserts millions of rows as a submit would write them, with correct lanes."""
 
 import psycopg2
 
@@ -37,7 +37,7 @@ COUNT = """
 
 
 class FilledDatabase:
-    """A deployment filled from behind: users once, then ready tasks up to any number."""
+    """A deployment that is filled by SQL: users once, then ready tasks up to any number."""
 
     def __init__(self, deployment: BenchmarkDeployment, users: int) -> None:
         self.deployment = deployment
@@ -46,7 +46,7 @@ class FilledDatabase:
         self._run(USERS, triggers=True)
 
     def fill_up(self, ready: int) -> None:
-        """Bring the ready tasks up to a number, and the statistics with them."""
+        """Insert ready tasks until there are `ready`, and update the planner's statistics."""
         self._run(TASKS, start=self.ready, stop=ready)
         self._run(COUNT, triggers=True)
         self._run("SELECT repair_depth()")

@@ -1,4 +1,4 @@
-"""Timing calls: one after the other, or from several processes at once."""
+"""Times of calls: one after the other, or from several processes at once."""
 
 import multiprocessing
 import time
@@ -21,32 +21,32 @@ AT_THE_START = 60
 
 @dataclass
 class Stopwatch:
-    """Adds up the time of many blocks and how much was done in them."""
+    """Adds up the time of many blocks, and how much was done in them."""
 
     seconds: list[float] = field(default_factory=list)
     done: int = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Time a block."""
+        """Add the time of a block."""
         began = time.perf_counter()
         yield
         self.seconds.append(time.perf_counter() - began)
 
     @property
     def last_ms(self) -> float:
-        """How long the last block took."""
+        """The seconds that the last block took."""
         return self.seconds[-1] * 1000
 
     @property
     def rate(self) -> float:
-        """What was done a second."""
+        """How much was done in a second."""
         return self.done / sum(self.seconds)
 
 
 @dataclass(frozen=True)
 class GroupRun(Generic[R]):
-    """What a crew did at once: how long until the last was done, and what each came to."""
+    """What several processes did at once: the seconds until the last had ended, and each result."""
 
     seconds: float
     results: Sequence[R]
@@ -54,7 +54,7 @@ class GroupRun(Generic[R]):
 
 @dataclass(frozen=True)
 class _Place:
-    """A process of a crew: its connection, and where it meets the others."""
+    """One of several processes: its connection, and the barrier at which all start."""
 
     link: Any
     start: Barrier
@@ -64,7 +64,7 @@ _place: _Place | None = None
 
 
 def connect_as_dispatcher(url: str) -> Db:
-    """Connect to a deployment of ours with the dispatcher's role."""
+    """Connect to a deployment with the dispatcher's role."""
     db = Db.connect(
         url, role=DISPATCHER, application_name="overnight-bench", timeouts=LONG_TIMEOUTS
     )
@@ -109,7 +109,7 @@ class ProcessGroup(Generic[C]):
         self.together(_nothing, [None] * size)
 
     def together(self, function: Callable[[C, T], R], shares: Sequence[T]) -> GroupRun[R]:
-        """Give each process one share; they start at the same moment."""
+        """Give each process one share; all start at the same moment."""
         if len(shares) != self.size:
             raise ValueError(f"{len(shares)} shares for {self.size} processes")
         spans = list(self._pool.map(_work, [(function, share) for share in shares]))
@@ -117,7 +117,7 @@ class ProcessGroup(Generic[C]):
         return GroupRun(seconds, [result for _, _, result in spans])
 
     def seconds(self, function: Callable[[C, Sequence[T]], None], work: Sequence[T]) -> float:
-        """Share the work out in turns; return how long it took until the last was done."""
+        """Deal the work out in turns; return the seconds until the last process had ended."""
         shares = [work[start :: self.size] for start in range(self.size)]
         return self.together(function, shares).seconds
 

@@ -1,4 +1,4 @@
-"""A small bar chart as SVG, written by hand so that it needs nothing."""
+"""A small bar chart as SVG, which needs no library."""
 
 from html import escape
 from math import log10

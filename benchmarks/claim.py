@@ -36,7 +36,7 @@ FOREVER = timedelta(days=365)
 
 
 class Way(NamedTuple):
-    """Who claims, out of how many ready tasks, how many at a time, and how many claimers do so."""
+    """One case: who claims, of how many ready tasks, how many at once, by how many claimers."""
 
     who: str
     size: int
@@ -45,7 +45,7 @@ class Way(NamedTuple):
 
     @property
     def crowd(self) -> str:
-        """How many claimers there are; a single one is not mentioned."""
+        """The number of claimers as text; empty for a single one."""
         return f", {self.claimers} claimers" if self.claimers > 1 else ""
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ Rates = Mapping[Way, Sequence[float]]
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Measure ours and the base line at each size, each size on the same grown tables."""
+    """Measure Overnight and the plain claim at each size; the tables grow from size to size."""
     sizes: Sequence[int] = options.choose([1_000, 10_000], list(SIZES))
     users = options.choose(1_000, USERS)
     passes = options.choose(5, 30)
@@ -96,7 +96,7 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
 
 
 def claim_ours(deployment: BenchmarkDeployment, batch: int, passes: int) -> float:
-    """Claim and give back, timing only the claims; return the tasks claimed a second."""
+    """Claim and release, and time only the claims; return the tasks claimed in a second."""
     watch = Stopwatch()
     for _ in range(passes):
         with watch.running():
@@ -113,7 +113,7 @@ def claim_ours(deployment: BenchmarkDeployment, batch: int, passes: int) -> floa
 
 
 def claim_plain(plain: PlainQueue, passes: int) -> float:
-    """Do the same with the base line."""
+    """Do the same with the plain claim."""
     watch = Stopwatch()
     for _ in range(passes):
         with watch.running():

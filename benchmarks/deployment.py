@@ -35,13 +35,13 @@ DRAINERS = ("dispatcher", "maintenance", "beat", "worker")
 
 
 def noop(label: int = 0, kind: str = "noop") -> NewTask:
-    """Return a task that does nothing, or next to nothing."""
+    """Return a task whose handler does nothing, or nearly nothing."""
     return NewTask(title="nothing", type=kind, payload={"label": label} if label else {})
 
 
 @dataclass
 class BenchmarkDeployment:
-    """One database of ours, opened with each role, and the settings its processes get."""
+    """A database of Overnight, opened with each role, and the settings of its processes."""
 
     servers: BenchmarkServers
     database: str
@@ -53,11 +53,11 @@ class BenchmarkDeployment:
     dispatcher: Db
 
     def users(self, count: int, plan: PlanTier = PlanTier.PRO) -> list[UserId]:
-        """Make users, each with the plan's limits."""
+        """Create users with the limits of a plan."""
         return [create_user(self.app, name=f"user-{n}", plan=plan) for n in range(count)]
 
     def fill(self, users: Sequence[UserId], jobs: int, kind: str = "noop") -> None:
-        """Submit tasks of a type, the same number for every user, through the front gate."""
+        """Submit tasks of a type, the same number for every user, as the API does."""
         each, rest = divmod(jobs, len(users))
         for servers, user in enumerate(users):
             wanted = each + (servers < rest)
@@ -66,7 +66,7 @@ class BenchmarkDeployment:
                 submit_graph(self.app, user, [noop(kind=kind) for _ in range(size)], NO_LIMITS)
 
     def pause(self, *, paused: bool) -> None:
-        """Close or open all lanes at once, so that a filled queue starts as one."""
+        """Pause or resume all lanes at once, so that all of a filled queue starts together."""
         self.run("UPDATE lanes SET paused = :paused", paused=paused)
 
     def wake(self) -> None:
@@ -89,7 +89,7 @@ class BenchmarkDeployment:
         return row
 
     def run(self, sql: str, **values: object) -> None:
-        """Change something as the owner."""
+        """Execute SQL as the owner."""
         with self.owner.engine.begin() as tx:
             tx.execute(text(sql), values)
 
@@ -128,7 +128,7 @@ def _command(name: str) -> str:
 
 
 def supported_settings(**settings: object) -> dict[str, str]:
-    """Keep those settings that this version of the deployment knows; say which it does not."""
+    """Return the settings that this version knows, and print the names of the others."""
     for name in settings.keys() - Settings.model_fields.keys():
         print(f"  (there is no setting {env_of(name)} yet; measured without it)", flush=True)
     return {name: str(value) for name, value in settings.items() if name in Settings.model_fields}
@@ -141,7 +141,7 @@ def fresh_deployment(
     *,
     database: str = "ours",
 ) -> Iterator[BenchmarkDeployment]:
-    """Make a fresh deployment: default settings but for `changes`, empty tables, an empty Redis."""
+    """Create a deployment: default settings but for `changes`, empty tables, an empty Redis."""
     url = servers.our_database(database)
     servers.flush_redis()
     given = {

@@ -28,18 +28,18 @@ class Variant(NamedTuple):
 
 
 class IncompleteRun(Exception):
-    """A contestant did not do what it was options to, so its figure means nothing."""
+    """A queue did not do what the benchmark asked of it, so it has no figure."""
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Drain ours and every peer that is there, in turns."""
+    """Drain Overnight and every installed peer, in turns."""
     return drain_in_rounds(options, servers, [Variant(US, 4)], installed_peers(options))
 
 
 def drain_in_rounds(
     options: Options, servers: BenchmarkServers, ours: Sequence[Variant], peers: Sequence[PeerQueue]
 ) -> BenchmarkResult:
-    """Let us and the peers drain the same jobs on the same servers, round by round."""
+    """Let Overnight and the peers drain the same jobs on the same servers, round by round."""
     jobs = options.jobs or options.choose(QUICK_JOBS, FULL_JOBS)
     rates: dict[str, list[float]] = {}
     result = BenchmarkResult()
@@ -82,7 +82,7 @@ def drain_ours(
     who: str = US,
     kind: str = "noop",
 ) -> float:
-    """Fill a paused deployment, open it, and return the tasks it settled a second."""
+    """Fill a paused deployment, resume it, and return the tasks that it settled in a second."""
     with fresh_deployment(servers, changes) as deployment:
         people = deployment.users(users)
         deployment.pause(paused=True)
@@ -101,7 +101,7 @@ def drain_ours(
 
 
 def check_every_task_ran_once(deployment: BenchmarkDeployment, jobs: int, runs: int) -> None:
-    """Make sure that every task had its whole life: one run, attempt and ledger entry.
+    """Check that every task had its whole life: one run, one attempt and one ledger entry.
 
     And an event for each move: a slot that takes its next task passes the claim in one instant.
     """

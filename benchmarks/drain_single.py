@@ -15,7 +15,7 @@ BY_MESSAGE = f"{US}, a message each"
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Drain with bundles switched off, then without slots that go on, then Celery, in turns."""
+    """Drain without bundles, then with a message for each task, then with Celery, in turns."""
     single = supported_settings(bundle_max=1)
     ours = [
         Variant(US, 1, single),

@@ -1,4 +1,4 @@
-"""What is to be reached, and whether it was: ratios of one run on one machine."""
+"""The goals: ratios of one run on one machine, and whether each was reached."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -7,7 +7,7 @@ from benchmarks.results import BenchmarkResultDict, Better
 
 
 class Goal(NamedTuple):
-    """One line of the table: where its ratio stands, and what it should be."""
+    """One line of the table: the ratio that it is about, and what it should be."""
 
     text: str
     benchmark: str
@@ -185,19 +185,19 @@ WIDTH: Final = max(len(goal.text) for goal in GOALS)
 
 
 def table(results: Mapping[str, BenchmarkResultDict]) -> str:
-    """Set out every goal with its floor, the value reached and a mark."""
+    """Return every goal with its floor, the value that was reached, and a verdict."""
     head = f"{'':<{WIDTH}} {'floor':>8} {'goal':>8} {'reached':>9}"
     return "\n".join(["", head, *(_line(goal, value_of(goal, results)) for goal in GOALS)])
 
 
 def value_of(goal: Goal, results: Mapping[str, BenchmarkResultDict]) -> float | None:
-    """Return what was reached, or None if it was not measured."""
+    """Return the value that was reached, or None if it was not measured."""
     result = results.get(goal.benchmark)
     return None if result is None else result["ratios"].get(goal.ratio)
 
 
 def verdict(goal: Goal, value: float | None) -> str:
-    """Say in two words how a value stands."""
+    """Return the verdict on a value in two words."""
     if value is None:
         return "not measured"
     if goal.is_met(value, goal.goal):
@@ -208,7 +208,7 @@ def verdict(goal: Goal, value: float | None) -> str:
 
 
 def marks(goal: Goal) -> tuple[str, str]:
-    """Write floor and goal with the sign that says which way is good."""
+    """Return a floor or goal with the sign that says which direction is better."""
     sign = "≥" if goal.better == "more" else "≤"
     return "" if goal.floor is None else f"{sign} {goal.floor:g}", f"{sign} {goal.goal:g}"
 

@@ -27,7 +27,7 @@ PLAIN_UPDATE = "UPDATE plain_tasks SET state = 'ready', unmet = 0, revision = re
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Measure letting in, release, fan-in, all of them in a row, and a chain."""
+    """Measure the insert, the release, the fan-in, all three in sequence, and a chain."""
     size = options.choose(200, 10_000)
     steps = options.choose(10, 1_000)
     result = BenchmarkResult()
@@ -41,7 +41,7 @@ def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
 
 @contextmanager
 def one_user(servers: BenchmarkServers, slots: int) -> Iterator[tuple[BenchmarkDeployment, UserId]]:
-    """Make a deployment with one user, whose room is endless."""
+    """Create a deployment with one user without limits."""
     with fresh_deployment(servers) as deployment:
         [user] = deployment.users(1)
         lift_limits(deployment, [user], slots)
@@ -51,7 +51,7 @@ def one_user(servers: BenchmarkServers, slots: int) -> Iterator[tuple[BenchmarkD
 def creations(
     servers: BenchmarkServers, result: BenchmarkResult, size: int, rounds_to_run: range
 ) -> None:
-    """Time the submit of one graph of `size` tasks, and of as many that have nothing in common."""
+    """Time the submit of one graph of `size` tasks, and of as many single tasks."""
     graphs: list[float] = []
     lone: list[float] = []
     watch = Stopwatch()
@@ -70,7 +70,7 @@ def creations(
 def fans(
     servers: BenchmarkServers, result: BenchmarkResult, size: int, rounds_to_run: range
 ) -> None:
-    """Run 1 → many → 1 from its first claim to its last settling, without Celery."""
+    """Run 1 → many → 1 from its first claim to its last settle, without Celery."""
     rates = []
     for _ in rounds_to_run:
         with one_user(servers, slots=size) as (deployment, user):
@@ -98,7 +98,7 @@ def fan_edges(size: int) -> list[Edge]:
 def releases(
     servers: BenchmarkServers, result: BenchmarkResult, size: int, rounds_to_run: range
 ) -> None:
-    """Time the settling of one parent whose dependents all become ready, and a plain UPDATE."""
+    """Time the settle of one parent whose dependents all become ready, and a plain UPDATE."""
     ours, plain, watch = [], [], Stopwatch()
     for _ in rounds_to_run:
         with one_user(servers, slots=2) as (deployment, user):
@@ -161,7 +161,7 @@ def _fan_in(
 
 
 def chain(servers: BenchmarkServers, result: BenchmarkResult, steps: int, options: Options) -> None:
-    """Walk down a chain: by hand without Celery, then with the whole stack."""
+    """Run a chain: in this process without Celery, then with the whole stack."""
     by_hand, through_stack = [], []
     for _ in options.rounds_to_run:
         with one_user(servers, slots=2) as (deployment, user):

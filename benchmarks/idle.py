@@ -18,7 +18,7 @@ MEGABYTE = 1024 * 1024
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Start every process of the Procfile, let it come to rest, and watch it."""
+    """Start every process of the Procfile, wait until it is idle, and measure it."""
     calm, seconds = options.choose((1.0, 3.0), (20.0, 20.0))
     processor: dict[str, list[float]] = defaultdict(list)
     memory: dict[str, list[float]] = defaultdict(list)

@@ -52,7 +52,7 @@ STAGES = """
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Submit one job at a time to ours and to the peers, in turns."""
+    """Submit one job at a time to Overnight and to the peers, in turns."""
     peers = installed_peers(options, [CELERY, PROCRASTINATE, PGQUEUER])
     jobs = WARM_UP + (options.jobs or options.choose(20, 300))
     rested = options.choose(2, 25)
@@ -89,7 +89,7 @@ def _note(
 def _ours(
     servers: BenchmarkServers, jobs: int, rested: int, options: Options
 ) -> tuple[dict[str, list[float]], dict[str, float]]:
-    """Submit as the API does, through the API, after rests, and what is slow; tell the stages."""
+    """Measure submits by function, over HTTP, after idle time and of long tasks, by stage."""
     port = free_port()
     with fresh_deployment(servers, {**options.settings, "api_port": str(port)}) as deployment:
         user = create_user(deployment.app, name="ada", plan=PlanTier.ENTERPRISE)
@@ -163,7 +163,7 @@ def _waits(
 def _theirs(
     servers: BenchmarkServers, peer: PeerQueue, jobs: int, rested: int
 ) -> dict[str, list[float]]:
-    """Measure a peer as Overnight is measured; only Celery is also measured after rests."""
+    """Measure a peer as Overnight is measured; only Celery is also measured after idle time."""
     rested = rested if peer is CELERY else 0
     runner = PeerRunner(servers, peer)
     with runner.working(), servers.watch(peer.name):

@@ -63,7 +63,7 @@ def _run_tasks(deployment: BenchmarkDeployment, users: list[UserId], count: int)
 
 
 def _claim_times(deployment: BenchmarkDeployment, users: list[UserId]) -> list[float]:
-    """Return the milliseconds of each claim and start of one task out of a waiting queue."""
+    """Return the milliseconds of each claim and start of one task of a waiting queue."""
     for user in users:
         tasks = [noop() for _ in range(max(2, 2 * CLAIMS // len(users)))]
         submit_graph(deployment.app, user, tasks, NO_LIMITS)

@@ -1,4 +1,4 @@
-"""What was options of a benchmark on the command line, how it is refused and how taken back."""
+"""Options of a benchmark: parsed from the command line, with clear errors and a clean stop."""
 
 import argparse
 import signal
@@ -14,7 +14,7 @@ ROUNDS = 3
 
 @dataclass(frozen=True)
 class Options:
-    """Quick or in full, how many rounds and jobs, against whom, and with which settings of ours."""
+    """Quick or full, the number of rounds and jobs, the queues, and the settings of Overnight."""
 
     quick: bool = False
     rounds: int | None = None
@@ -24,7 +24,7 @@ class Options:
 
     @property
     def kind(self) -> Kind:
-        """Say what its results are worth: only a whole, unchanged run is a measurement."""
+        """The kind of the results: only a full run without changes is a measurement."""
         if self.quick:
             return "quick"
         is_shorter = self.rounds is not None and self.rounds < ROUNDS
@@ -32,29 +32,29 @@ class Options:
         return "trial" if is_trial else "full"
 
     def choose(self, quick: T, full: T) -> T:
-        """Return the size that fits."""
+        """Return the size for a quick or a full run."""
         return quick if self.quick else full
 
     @property
     def rounds_to_run(self) -> range:
-        """The rounds to go; a quick run goes round once."""
+        """The rounds; a quick run has one."""
         return range(self.rounds or self.choose(1, ROUNDS))
 
     def wants(self, who: str) -> bool:
-        """Whether a contestant takes part."""
+        """Return whether a queue takes part."""
         return not self.only or any(who.startswith(name) for name in self.only)
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one line; what there is else, `--help` says."""
+    """Reports a wrong argument in one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and leave."""
+        """Print the error and exit with code 2."""
         self.exit(2, f"{self.prog}: {message}\n")
 
 
 def at_least_one(words: str) -> int:
-    """Read how many: with none or fewer, nothing would be seen."""
+    """Parse a number of at least one."""
     try:
         count = int(words)
     except ValueError:
@@ -65,7 +65,7 @@ def at_least_one(words: str) -> int:
 
 
 def exit_cleanly_on_signals() -> None:
-    """Let SIGTERM and Ctrl-C end this process like an error would, and without many words.
+    """Let SIGTERM and Ctrl-C end this process as an error does, without a traceback.
 
     So no server or directory is left.
     """

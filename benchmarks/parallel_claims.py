@@ -37,13 +37,13 @@ FOREVER = timedelta(days=365)
 
 
 def make_pools(deployment: BenchmarkDeployment) -> None:
-    """Give each claimer a pool, whose slots last for a spell."""
+    """Give each claimer a pool with enough slots for the measurement."""
     for pool in POOLS:
         join(deployment.dispatcher, WorkerDescription(pool, pool, (), PASSES * CLAIMS_PER_PASS))
 
 
 def claim_ours(deployment: BenchmarkDeployment, crew: ProcessGroup[Db], passes: int) -> float:
-    """Return the tasks a second that ours claim, in passes as large as a dispatcher's."""
+    """Return the tasks that Overnight claims in a second, in passes as large as a dispatcher's."""
 
     def give_back(claims: Sequence[Claimed]) -> None:
         back = release(deployment.dispatcher, claims, reason="bench")
@@ -56,7 +56,7 @@ def claim_ours(deployment: BenchmarkDeployment, crew: ProcessGroup[Db], passes: 
 def claim_plain(
     plain: plain_claim.PlainQueue, crew: ProcessGroup[psycopg2.extensions.connection], passes: int
 ) -> float:
-    """Do the same with the base line, which claims one task in a pass."""
+    """Do the same with the plain claim, which claims one task in a pass."""
     return _rate(crew, _take_plain, [PASSES] * CLAIMERS, passes, plain.give_back)
 
 

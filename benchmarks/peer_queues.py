@@ -1,4 +1,4 @@
-"""The queues we are measured against, as the one who measures sees them."""
+"""The other queues: how a benchmark starts them and reads what they have done."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ ALL = (CELERY, PROCRASTINATE, PROCRASTINATE_LOCKED, PGQUEUER, DBOS)
 
 
 def installed_peers(options: Options, candidates: Sequence[PeerQueue] = ALL) -> list[PeerQueue]:
-    """Return the peers that were options for and are installed; say what is missing."""
+    """Return the chosen peers that are installed, and print which are missing."""
     wanted = [peer for peer in candidates if options.wants(peer.name)]
     missing = [peer.name for peer in wanted if not peer.is_there]
     if missing:
@@ -71,7 +71,7 @@ def installed_peers(options: Options, candidates: Sequence[PeerQueue] = ALL) -> 
 
 
 class PeerRunner:
-    """One peer on the benchmark servers, with a fresh database and an empty Redis."""
+    """One peer on the servers of the benchmark, with a new database and an empty Redis."""
 
     def __init__(self, servers: BenchmarkServers, peer: PeerQueue) -> None:
         self.servers = servers
@@ -83,7 +83,7 @@ class PeerRunner:
         self.ask("install")
 
     def ask(self, action: str, **options: object) -> dict[str, Any]:
-        """Run one command of the peer's script; return its answer."""
+        """Run one command of the peer's script and return what it printed."""
         ran = subprocess.run(
             self._command(action, options),
             env=clean_environment() | self._environment(),
@@ -100,13 +100,13 @@ class PeerRunner:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """Let the peer's worker run for the length of a block."""
+        """Run the peer's worker for the length of a block."""
         command = self._command("work", {"slots": SLOTS})
         with self.servers.running(self.rival.script, command, self._environment()):
             yield
 
     def unfinished(self) -> int:
-        """Count the jobs that have not ended; a peer that keeps no record has ended them all."""
+        """Count the jobs that have not ended; 0 for a peer that keeps no record of them."""
         if self.rival.unfinished is None:
             return 0
         connection = psycopg2.connect(self.url)
@@ -119,7 +119,7 @@ class PeerRunner:
             connection.close()
 
     def drain(self, jobs: int) -> float:
-        """Fill the queue, then work it off; return the jobs done a second, from the first start."""
+        """Fill the queue, then drain it; return the jobs per second from the first start."""
         self.ask("fill", jobs=jobs, users=USERS)
         self.servers.vacuum_and_checkpoint(self.database)
         with self.working():

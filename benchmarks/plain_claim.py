@@ -1,4 +1,4 @@
-"""The claim one writes first: count who runs what, take ten users with room, try each in turn.
+"""The simplest claim: count the running tasks, take ten users with room, try each in turn.
 
 It is our base line: correct for one claimer, and as slow as the whole backlog is long. Tables,
 indexes and statements are as plain as the idea; an index for the pending rows is thrown in.
@@ -82,7 +82,7 @@ GIVE_BACK = "UPDATE tasks SET status = 'pending' WHERE id = ANY (%(tasks)s::uuid
 
 
 def connect(url: str) -> psycopg2.extensions.connection:
-    """Connect a claimer."""
+    """Open a connection of a claimer."""
     return psycopg2.connect(url)
 
 
@@ -113,7 +113,7 @@ class PlainQueue:
         self._run(USERS)
 
     def fill_up(self, pending: int) -> None:
-        """Bring the pending tasks up to a number, and the statistics with them."""
+        """Insert pending tasks until there are `pending`, and update the planner's statistics."""
         self._run(TASKS, start=self.pending, stop=pending)
         self.pending = pending
         self.servers.vacuum_and_checkpoint("plain")

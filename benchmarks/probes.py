@@ -1,4 +1,4 @@
-"""What the machine was like while a figure was taken: its disk, and who else used it."""
+"""The state of the machine during a measurement: its disk, and what other programs used."""
 
 import os
 import statistics
@@ -17,7 +17,7 @@ PAGE = b"\0" * 8192
 
 
 class ProbeDict(TypedDict):
-    """A probe as it is written to a file."""
+    """A probe as it stands in a results file."""
 
     who: str
     fsync_ms: float
@@ -28,7 +28,7 @@ class ProbeDict(TypedDict):
 
 @dataclass
 class Probe:
-    """One window of time: milliseconds per fsync, and processor cores used by us and by others."""
+    """One period: milliseconds per fsync, and the cores that the benchmark and others used."""
 
     who: str
     fsync_ms: float = 0.0
@@ -37,7 +37,7 @@ class Probe:
     seconds: float = 0.0
 
     def as_row(self) -> ProbeDict:
-        """Return it for the results file."""
+        """Return the form for the results file."""
         return {
             "who": self.who,
             "fsync_ms": round(self.fsync_ms, 3),
@@ -48,7 +48,7 @@ class Probe:
 
 
 class Watch:
-    """Watch the machine for the length of a block; the fsync probe runs before it.
+    """Probe the machine for the length of a block; the fsync probe runs before it.
 
     Foreign load is what all processors did less what this process and its descendants did, so it
     counts helpers, editors and neighbours, and is the first thing to look at when figures differ.
@@ -76,7 +76,7 @@ class Watch:
 
 
 def fsync_ms(directory: Path, writes: int = WRITES) -> float:
-    """Return the median milliseconds the disk under `directory` takes to make a page durable."""
+    """Return the median milliseconds of an fsync of one page below `directory`."""
     took = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(writes):
@@ -88,14 +88,14 @@ def fsync_ms(directory: Path, writes: int = WRITES) -> float:
 
 
 def machine_seconds() -> float:
-    """Return the processor seconds the whole machine has spent so far."""
+    """Return the processor seconds that the whole machine has used so far."""
     times = psutil.cpu_times()
     # Guest time is part of user time already.
     return float(times.user + times.nice + times.system + times.irq + times.softirq + times.steal)
 
 
 def own_seconds() -> float:
-    """Return the processor seconds of this process and everything below it, the dead included."""
+    """Return the processor seconds of this process and all its descendants, ended ones too."""
     total = 0.0
     ourselves = psutil.Process()
     for process in [ourselves, *ourselves.children(recursive=True)]:

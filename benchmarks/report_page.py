@@ -1,4 +1,4 @@
-"""The report for people: docs/performance.md, written from the last results."""
+"""Writes the last results to docs/performance.md."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ BEGIN, END = "<!-- results begin -->", "<!-- results end -->"
 
 
 def write(results: Mapping[str, BenchmarkResultDict], page: Path = PAGE) -> Path:
-    """Put the results between the page's two marks; the words around them are people's.
+    """Replace the text between the two marks of the page; the rest is written by hand.
 
     What was not measured this time stays as it was published.
     """
@@ -43,13 +43,13 @@ def _body(results: Mapping[str, BenchmarkResultDict], published: str) -> Iterato
 
 
 def _rows(published: str) -> dict[str, str]:
-    """Return the published goals' lines, by what they say first."""
+    """Return the lines of the published goals, by their first cell."""
     lines = published.partition("\n### ")[2].partition("\n### ")[0].splitlines()
     return {line.split(" | ")[0].removeprefix("| "): line for line in lines if line[:2] == "| "}
 
 
 def _sections(published: str) -> dict[str, str]:
-    """Return the published sections, by the benchmark they begin with."""
+    """Return the published sections, by the name of their benchmark."""
     parts = re.split(r"^(?=### )", published, flags=re.MULTILINE)
     return {part.partition("\n")[0].removeprefix("### "): part.rstrip() for part in parts}
 
@@ -75,7 +75,7 @@ def _section(result: BenchmarkResultDict) -> Iterator[str]:
 
 
 def _machine(result: BenchmarkResultDict, who: str) -> tuple[str, str]:
-    """Say what the disk and the neighbours were like at a contestant's turns, at their worst."""
+    """Return the worst fsync and the highest other load during the turns of one queue."""
     probes = [probe for probe in result["probes"] if probe["who"] == who]
     if not probes:
         return "", ""

@@ -1,4 +1,4 @@
-"""Results for people and for machines: a table, a JSON file and a chart for each benchmark."""
+"""Writes results: a table, a JSON file and a chart for each benchmark."""
 
 import json
 from collections.abc import Sequence
@@ -13,12 +13,12 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def folder(results: Path, kind: Kind) -> Path:
-    """Return where results go; a quick trial never overwrites a measurement."""
+    """Return the folder of the results; a trial never overwrites a measurement."""
     return results if kind == "full" else results / kind
 
 
 def write(result: BenchmarkResultDict, results: Path = RESULTS) -> Path:
-    """Write the JSON file and the chart; return the former's path."""
+    """Write the JSON file and the chart; return the path of the JSON file."""
     where = folder(results, result["kind"])
     where.mkdir(parents=True, exist_ok=True)
     path = where / f"{result['name']}.json"
@@ -34,7 +34,7 @@ def load_all(kind: Kind = "full") -> dict[str, BenchmarkResultDict]:
 
 
 def table(result: BenchmarkResultDict) -> str:
-    """Set ratios first, then the figures, then the state of the machine."""
+    """Return the table: ratios first, then figures, then the state of the machine."""
     lines = [f"  {name:<52} {shown(value):>10}" for name, value in result["ratios"].items()]
     for row in result["figures"]:
         values = [float(value) for value in row["values"]]
@@ -46,7 +46,7 @@ def table(result: BenchmarkResultDict) -> str:
 
 
 def shown(value: float) -> str:
-    """Write a number for a person: three digits that mean something, and thousands apart.
+    """Return a number with three significant digits and separated thousands.
 
     >>> shown(12345.6), shown(0.12345), shown(9.87654)
     ('12,346', '0.123', '9.88')
@@ -55,7 +55,7 @@ def shown(value: float) -> str:
 
 
 def machine(result: BenchmarkResultDict) -> list[str]:
-    """Say what the disk and the neighbours were like: least and most over all rounds."""
+    """Return the range of fsync times and of other load over all rounds."""
     rows = result["probes"]
     if not rows:
         return []

@@ -1,4 +1,4 @@
-"""What a benchmark comes to: figures, the ratios between them, and the state of the machine."""
+"""The result of a benchmark: figures, the ratios between them, and the state of the machine."""
 
 import statistics
 import subprocess
@@ -15,7 +15,7 @@ Better = Literal["more", "less"]
 
 
 class FigureDict(TypedDict):
-    """A figure as it is written to a file."""
+    """A figure as it stands in a results file."""
 
     who: str
     what: str
@@ -26,7 +26,7 @@ class FigureDict(TypedDict):
 
 
 class BenchmarkResultDict(TypedDict):
-    """An result as it is written to a file."""
+    """A result as it stands in a file."""
 
     name: str
     question: str
@@ -42,7 +42,7 @@ class BenchmarkResultDict(TypedDict):
 
 @dataclass(frozen=True)
 class Figure:
-    """One thing measured of one contestant, once a round."""
+    """One measured quantity of one queue, with a value for each round."""
 
     who: str
     what: str
@@ -52,11 +52,11 @@ class Figure:
 
     @property
     def median(self) -> float:
-        """The value that stands for all rounds."""
+        """The median over all rounds."""
         return statistics.median(self.values)
 
     def as_row(self) -> FigureDict:
-        """Return it for the results file."""
+        """Return the form for the results file."""
         return {
             "who": self.who,
             "what": self.what,
@@ -69,7 +69,7 @@ class Figure:
 
 @dataclass
 class BenchmarkResult:
-    """Everything one benchmark has to say. Ratios come first, for they alone travel."""
+    """All figures and ratios of one benchmark; only ratios can be compared between machines."""
 
     figures: list[Figure] = field(default_factory=list)
     ratios: dict[str, float] = field(default_factory=dict)
@@ -91,7 +91,7 @@ class BenchmarkResult:
         return figure
 
     def ratio(self, name: str, ours: Sequence[float], theirs: Sequence[float]) -> None:
-        """Add a ratio: round by round where rounds are pairs, so that a slow minute cancels out."""
+        """Add a ratio, round by round if rounds are pairs, so that a slow minute cancels out."""
         if len(ours) == len(theirs):
             each = [one / other for one, other in zip(ours, theirs, strict=True)]
             self.ratios[name] = statistics.median(each)
@@ -100,7 +100,7 @@ class BenchmarkResult:
             self.ratios[name] = statistics.median(ours) / statistics.median(theirs)
 
     def as_dict(self, name: str, question: str, kind: Kind = "full") -> BenchmarkResultDict:
-        """Return it for the results file."""
+        """Return the form for the results file."""
         return {
             "name": name,
             "question": question,
@@ -116,14 +116,14 @@ class BenchmarkResult:
 
 
 def _commit() -> str:
-    """Name the code that was measured; a tree that differs from its commit says so."""
+    """Return the commit that was measured, marked if the tree differs from it."""
     options = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
     log_tail = subprocess.run(options, capture_output=True, text=True, check=False)
     return log_tail.stdout.strip() or "unknown"
 
 
 def rounded(value: float) -> float:
-    """Keep four digits that mean something."""
+    """Return a number with four significant digits."""
     return float(f"{value:.4g}")
 
 

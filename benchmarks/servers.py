@@ -1,4 +1,4 @@
-"""Where everybody is measured: one Postgres and one Redis, as durable as they come by default."""
+"""The servers of a benchmark: one Postgres and one Redis with their default durability."""
 
 import os
 import tempfile
@@ -24,12 +24,12 @@ LOG_TAIL_CHARACTERS = 3000
 
 
 class ProgramFailed(Exception):
-    """A program of a benchmark failed; the message holds its last words."""
+    """A program of a benchmark failed; the message has its last lines."""
 
 
 @dataclass
 class BenchmarkServers:
-    """The two servers, a directory, and what was seen of the machine."""
+    """The two servers, a directory, and the probes of the machine."""
 
     postgres: EmbeddedPostgres
     redis: EmbeddedRedis
@@ -38,13 +38,13 @@ class BenchmarkServers:
     _has_template: bool = False
 
     def database(self, name: str, template: str = "template1") -> str:
-        """Make a fresh database, empty unless it has a template; return its address."""
+        """Create a database, empty without a template; return its address."""
         self.command(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
         self.command(f"CREATE DATABASE {name} TEMPLATE {template} OWNER overnight")
         return self.postgres.url(name)
 
     def our_database(self, name: str = "ours") -> str:
-        """Make a database with our tables, copied from a migrated one; return its address."""
+        """Copy a migrated database of Overnight; return the address of the copy."""
         if not self._has_template:
             migrate.upgrade(self.database(TEMPLATE))
             self._has_template = True

@@ -16,7 +16,7 @@ USERS = 100
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Settle fresh runs of many users with every batch size and crew, in turns."""
+    """Settle new runs of many users with every batch size and number of processes, in turns."""
     runs_for = dict(zip(BATCHES, options.choose((40, 200, 800), (800, 4_000, 8_000)), strict=True))
     crews: Sequence[int] = options.choose(CREWS[:1], CREWS)
     rates: dict[tuple[int, int], list[float]] = {}

@@ -1,4 +1,4 @@
-"""A file in which every run leaves the instant of its start; the same for us and for every peer.
+"""A file in which every run writes the instant of its start, for Overnight and every peer.
 
 It needs the standard library only, because peers live in an environment of their own. One mark
 costs about two microseconds; `CLOCK_MONOTONIC` is one clock for all processes of a machine.
@@ -15,7 +15,7 @@ ENTRY = struct.Struct("<QQ")
 
 
 def mark(label: int = 0) -> None:
-    """Note that a run starts now; `label` tells it from the others where that matters."""
+    """Write that a run starts now; `label` identifies it."""
     os.write(_opened(os.getpid()), ENTRY.pack(time.monotonic_ns(), label))
 
 
@@ -25,24 +25,24 @@ def _opened(_process: int) -> int:
 
 
 class Marks:
-    """The marks of one round, as the one who measures sees them."""
+    """The marks of one round, as the benchmark reads them."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
     def anew(cls, path: Path) -> "Marks":
-        """Begin a file of marks."""
+        """Start with an empty file."""
         path.unlink(missing_ok=True)
         return cls(path)
 
     @property
     def environment(self) -> dict[str, str]:
-        """Tell processes where to leave their marks."""
+        """Return the variables that name the file to processes."""
         return {VARIABLE: str(self.path)}
 
     def count(self) -> int:
-        """Say how many runs have started."""
+        """Return how many runs have started."""
         try:
             return self.path.stat().st_size // ENTRY.size
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Tasks brought to the point where they only have to be settled, without any worker."""
+"""Claims and starts tasks without a worker, so that only the settle is measured."""
 
 from collections.abc import Sequence
 from datetime import timedelta
@@ -21,11 +21,11 @@ FOREVER = timedelta(days=365)
 
 
 class NotSettled(Exception):
-    """A run that should have been ours to settle was not."""
+    """A run that this process holds could not be settled."""
 
 
 def lift_limits(deployment: BenchmarkDeployment, users: Sequence[UserId], slots: int) -> None:
-    """Give a deployment one large worker, and its users room for everything they have."""
+    """Give a deployment one large worker, and its users limits for all their tasks."""
     join(deployment.dispatcher, WorkerDescription(AGENT, POOL, (), slots))
     deployment.run(
         "UPDATE users SET max_concurrent_agents = :endless, monthly_agent_hours_limit = NULL"
@@ -36,7 +36,7 @@ def lift_limits(deployment: BenchmarkDeployment, users: Sequence[UserId], slots:
 
 
 def begin(deployment: BenchmarkDeployment, most: int = ENDLESS) -> list[Run]:
-    """Claim and start what is ready, at most so much; return the runs."""
+    """Claim and start at most `count` ready tasks; return the runs."""
     runs: list[Run] = []
     while len(runs) < most:
         taken = claim(
@@ -54,7 +54,7 @@ def begin(deployment: BenchmarkDeployment, most: int = ENDLESS) -> list[Run]:
 
 
 def settle_batch(db: Db, runs: Sequence[Run]) -> None:
-    """Settle runs that succeeded in one transaction; each has to count."""
+    """Settle successful runs in one transaction; each must be accepted."""
     pairs: list[tuple[Run, Result]] = [(run, Returned()) for run in runs]
     settled = settle_all(db, pairs, agent=AGENT)
     if len(settled.won) != len(runs):
@@ -62,11 +62,11 @@ def settle_batch(db: Db, runs: Sequence[Run]) -> None:
 
 
 def settle_batches(db: Db, batches: Sequence[Sequence[Run]]) -> None:
-    """Settle batch after batch."""
+    """Settle all batches, one after the other."""
     for batch in batches:
         settle_batch(db, batch)
 
 
 def batched(runs: Sequence[Run], size: int) -> list[Sequence[Run]]:
-    """Cut runs into batches."""
+    """Split runs into batches."""
     return [runs[start : start + size] for start in range(0, len(runs), size)]

@@ -17,7 +17,7 @@ USERS = 100
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Submit to ours and to every peer that is there, in turns; no worker runs meanwhile."""
+    """Submit to Overnight and to every installed peer, in turns, without workers."""
     # A lock changes nothing for whoever submits.
     peers = installed_peers(options, [peer for peer in ALL if peer is not PROCRASTINATE_LOCKED])
     single, batches = options.choose((50, 2), (1_000, 20))

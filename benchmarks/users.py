@@ -34,7 +34,7 @@ HOLD = "INSERT INTO held_locks (user_id, key, task_id) VALUES (:user, 'k', gen_r
 
 
 def measure(options: Options, servers: BenchmarkServers) -> BenchmarkResult:
-    """Time each act at each number of users, and a claim with a queue behind a held lock."""
+    """Time each operation at each number of users, and a claim with a queue behind a held lock."""
     sizes: tuple[int, ...] = options.choose((1, 100), (1, 10_000, 1_000_000))
     tasks = options.choose(1_000, 1_000_000)
     blocked = options.choose(1_000, 300_000)

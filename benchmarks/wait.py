@@ -1,17 +1,17 @@
-"""Waiting for something that other processes bring about, without taking their time."""
+"""Waits for what other processes do, with pauses that leave them the processor."""
 
 import time
 from collections.abc import Callable
 
 
 class WaitTimedOut(Exception):
-    """What was waited for did not happen."""
+    """The condition did not become true."""
 
 
 def wait_until(
     happened: Callable[[], bool], *, what: str, timeout: float = 120, pause: float = 0.01
 ) -> None:
-    """Look every `pause` seconds until it has happened."""
+    """Check every `pause` seconds until the condition is true."""
     deadline = time.monotonic() + timeout
     while not happened():
         if time.monotonic() > deadline:
@@ -27,7 +27,7 @@ def wait_for_count(
     stall_seconds: float = 30,
     pause: float = 0.01,
 ) -> None:
-    """Look until a count is reached; give up when it has not changed for `stall_seconds`."""
+    """Check until a count is reached; raise if it has not changed for `stall_seconds`."""
     seen, since = count(), time.monotonic()
     while seen < wanted:
         time.sleep(pause)

@@ -25,13 +25,13 @@ def noop(label: int) -> None:
 
 
 class RawCelery(Peer):
-    """One message per job; there is no batch, so a batch is a loop."""
+    """One message for each job; a batch is a loop."""
 
     def install(self) -> None:
-        """Make nothing: Redis needs no tables."""
+        """Do nothing: Redis needs no tables."""
 
     def open(self) -> None:
-        """Warm the producer's connection."""
+        """Open the producer's connection."""
         self._connection = app.connection_for_write()
         self._producer = app.amqp.Producer(self._connection)
 

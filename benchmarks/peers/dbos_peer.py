@@ -1,4 +1,4 @@
-"""DBOS with a partitioned queue: each user is a partition with as many slots as our plan gives."""
+"""DBOS with a partitioned queue: each user is a partition with as many slots as the plan."""
 
 import threading
 
@@ -36,7 +36,7 @@ class Dbos(Peer):
         self._engine.dispose()
 
     def install(self) -> None:
-        """Let a first launch make the tables and the queue."""
+        """Launch once, which creates the tables and the queue."""
         self._launch()
         DBOS.destroy()
 
@@ -45,7 +45,7 @@ class Dbos(Peer):
         self._client.enqueue(self._options(user), label)
 
     def submit_batch(self, user: int, size: int) -> None:
-        """Enqueue many workflows in one transaction, the nearest it has to a batch."""
+        """Enqueue many workflows in one transaction, because there is no batch."""
         with self._engine.begin() as connection:
             for _ in range(size):
                 self._client.enqueue_in_transaction(connection, self._options(user), 0)

@@ -28,7 +28,7 @@ class Pgqueuer(Peer):
         self._loop.close()
 
     def install(self) -> None:
-        """Make its tables."""
+        """Create its tables."""
         self.open()
         self._loop.run_until_complete(self._queries.install())
         self.close()

@@ -1,4 +1,4 @@
-"""How a peer is driven: install, fill, work, submit, latency, each a command of its own script.
+"""The commands of a peer's script: install, fill, work, submit, latency.
 
 Needs the standard library only. A script gives a `Peer`, and this module the command line: the
 action, then a JSON object of options; the answer is one line of JSON on stdout.
@@ -19,7 +19,7 @@ START_TIMEOUT_SECONDS = 10.0
 
 
 class Peer(ABC):
-    """Another queue, reduced to what is measured; every job does nothing but leave a mark."""
+    """Another queue, reduced to what is measured; every job only writes a mark."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
@@ -32,11 +32,11 @@ class Peer(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of what `open` took."""
+        """Close what `open` opened."""
 
     @abstractmethod
     def install(self) -> None:
-        """Make the peer's own tables."""
+        """Create the peer's tables."""
 
     @abstractmethod
     def submit(self, user: int, label: int) -> None:
@@ -44,15 +44,15 @@ class Peer(ABC):
 
     @abstractmethod
     def submit_batch(self, user: int, size: int) -> None:
-        """Submit many jobs of one user in the way the peer likes best."""
+        """Submit many jobs of one user in the fastest way of the peer."""
 
     @abstractmethod
     def work(self) -> None:
-        """Work until the process is requested to stop."""
+        """Run jobs until the process is asked to stop."""
 
 
 def run(kind: type[Peer]) -> None:
-    """Carry out the command line."""
+    """Run the command line."""
     _, action, given = sys.argv
     options: dict[str, Any] = json.loads(given)
     peer = kind(options)
@@ -119,7 +119,7 @@ def _latency(peer: Peer, options: dict[str, Any]) -> dict[str, object]:
 
 
 def wait_for_mark(marks: Marks, wanted: int) -> None:
-    """Wait until that many runs have started, looking gently."""
+    """Wait until that many runs have started, with pauses between two checks."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
     while marks.count() < wanted:
         if time.monotonic() > deadline:
