@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 from overnight.errors import InvalidRequest
+from overnight.graphs.shape import dependencies_of
 from overnight.models import tasks
-from overnight.models.dags import DagTask
+from overnight.models.dags import DagCreate, DagTask
 from overnight.models.field_errors import validate
 from overnight.models.queue import QueueSubmit
 from overnight_server.domain.capabilities import (
@@ -22,7 +23,7 @@ from overnight_server.domain.references import LEGAL
 from overnight_server.domain.retry import Escalation, RetryRules, Strategy
 from overnight_server.intake import execution, validation
 from overnight_server.intake.caps import Caps
-from overnight_server.intake.new_graph import NewTask
+from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
 from overnight_server.settings import Settings
 
 MAX_KEY_LENGTH = 255
@@ -77,6 +78,17 @@ def new_task(body: tasks.TaskBody, settings: Settings, key: str | None) -> NewTa
         created_by=body.created_by,
         execution=execution.requested(body) if runner == COMMAND else None,
     )
+
+
+def new_graph(body: DagCreate, settings: Settings) -> NewGraph:
+    """Return the graph that a request describes; raise InvalidGraph if it has a cycle.
+
+    Its edges include those that follow from references to outputs of other tasks.
+    """
+    links = dependencies_of(body)
+    new_tasks = [new_task(task, settings, None) for task in body.tasks]
+    edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
+    return NewGraph(new_tasks, edges, body.title, body.budget_usd)
 
 
 def _spec(body: tasks.TaskBody, runner: str) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from overnight_server.api.http.authentication import NotAnAdmin
 from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.api.http.middleware import SECURITY_HEADERS
 from overnight_server.api.http.openapi import methods_of, parameters_of
-from overnight_server.api.http.validation_errors import describe_fault
 from overnight_server.control.claim_tokens import ClaimOver
+from overnight_server.domain.request_faults import describe_fault
 from overnight_server.store.db import DatabaseUnreachable, is_transient
 from overnight_server.telemetry import LogEvent
 

@@ -5,7 +5,6 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from overnight.errors import InvalidRequest
-from overnight.graphs.shape import dependencies_of
 from overnight.models.dags import (
     Dag,
     DagCancelled,
@@ -30,9 +29,9 @@ from overnight_server.forecast.plan import plan
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_dag, get_outline, list_dags, outline_of
 from overnight_server.intake.caps import Caps
-from overnight_server.intake.new_graph import Edge, NewGraph, NewTask
+from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_dag
-from overnight_server.intake.translate_request import idempotency_key, new_task
+from overnight_server.intake.translate_request import idempotency_key, new_graph
 
 router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/dags", tags=["dags"])
 REPEATED = repeated_response(DagCreated, "The existing graph; the idempotency key was used before.")
@@ -158,10 +157,8 @@ def drafts(body: DagCreate, deps: Dependencies) -> tuple[list[NewTask], list[Edg
 
     The edges include those that follow from references to outputs of other tasks.
     """
-    links = dependencies_of(body)
-    tasks = [new_task(task, deps.settings, None) for task in body.tasks]
-    edges = [Edge(link.parent, link.child, link.condition, link.on_unmet) for link in links]
-    return tasks, list(NewGraph(tasks, edges).edges)
+    graph = new_graph(body, deps.settings)
+    return list(graph.tasks), list(graph.edges)
 
 
 def _parse_status(text: str | None) -> str | None:
