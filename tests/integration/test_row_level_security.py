@@ -134,6 +134,13 @@ def _live(deployment: Deployment) -> UserId:
         "INSERT INTO source_jobs (user_id, name, last_status, last_run_at)"
         " VALUES (:u, 'nightly', 'skipped_queue_full', clock());"
         "INSERT INTO notices (user_id, kind, subject) VALUES (:u, 'usage.50', 'month');"
+        "INSERT INTO notification_channels (user_id, name, kind, address, full_address)"
+        " VALUES (:u, 'mail', 'email', 'a@example.com', 'a@example.com');"
+        "INSERT INTO report_times VALUES (:u, 'UTC', '07:00', clock());"
+        "INSERT INTO notifications (user_id, kind, subject) VALUES (:u, 'test', 'x');"
+        "INSERT INTO notification_deliveries (notification_id, channel_id, user_id, kind)"
+        " SELECT n.id, c.id, :u, 'test' FROM notifications n JOIN notification_channels c"
+        " USING (user_id) WHERE user_id = :u;"
         "INSERT INTO lock_waits (user_id, key, holder_id, waiter_id, waiting, since)"
         " VALUES (:u, 'k', :a, :b, 1, clock())",
         u=user,

@@ -24,6 +24,22 @@ UPDATE attempts SET ended_at = started_at - interval '1 s' WHERE task_id = :done
 UPDATE attempts SET outcome = 'expired' WHERE task_id = :done;
 UPDATE attempts SET started_at = NULL WHERE task_id = :done;
 
+-- name: N01
+DELETE FROM notification_deliveries;
+UPDATE notification_deliveries SET user_id = :other;
+UPDATE notification_channels SET user_id = :other;
+UPDATE notification_deliveries SET kind = 'test';
+UPDATE notification_deliveries SET thread = NULL;
+UPDATE notification_deliveries SET state = 'delivered', ended_at = clock();
+
+-- name: N02
+DELETE FROM notifications;
+
+-- name: N03
+INSERT INTO notification_deliveries (notification_id, channel_id, user_id, kind, thread, state, token, claimed_until, message)
+ SELECT notification_id, channel_id, user_id, kind, thread, 'sending', gen_random_uuid(), clock(), 'msg_x'
+   FROM notification_deliveries;
+
 -- name: I06
 UPDATE attempts SET ended_at = NULL WHERE user_id = :user;
 UPDATE plan_history SET max_active = 1 WHERE user_id = :user;

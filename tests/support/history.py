@@ -31,6 +31,7 @@ from overnight_server.store.db import Db
 from tests.support.deployment import LOOSE, Deployment
 from tests.support.graphs import begin, end, graph
 from tests.support.invariants import record_plan_history
+from tests.support.notifications import add_channel
 from tests.support.recorded_actions import RecordedAction, token_suffix
 
 FOLDER = Path(__file__).parent
@@ -90,6 +91,7 @@ def make_history(deployment: Deployment) -> History:
     """Let tasks of two users end in every way that leaves rows of every kind."""
     record_plan_history(deployment.owner)
     user, other = deployment.user(PlanTier.PRO), deployment.user(PlanTier.FREE)
+    add_channel(deployment, user)
     deployment.agent()
     done = deployment.running(user, timeout_seconds=600)
     deployment.move_clock(timedelta(minutes=5))

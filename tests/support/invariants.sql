@@ -17,6 +17,34 @@ SELECT acked.id
   LEFT JOIN tasks t ON t.id = acked.id
  WHERE t.id IS NULL;
 
+-- name: N01
+-- an event has exactly its deliveries: one or more, each to a channel of the user whom it concerns, of its own kind
+SELECT n.id, n.user_id, d.id AS delivery_id, d.channel_id
+  FROM notifications n
+  LEFT JOIN notification_deliveries d ON d.notification_id = n.id
+  LEFT JOIN notification_channels c ON c.id = d.channel_id
+ WHERE d.id IS NULL OR d.user_id <> n.user_id OR c.user_id <> n.user_id OR d.kind <> n.kind
+    OR d.thread IS DISTINCT FROM coalesce(n.task_id, n.dag_id)
+    OR d.state = 'delivered' AND d.message IS NULL;
+
+-- name: N02
+-- each dead letter is told to the channels of its owner that want dead letters
+SELECT l.id, c.id AS channel_id
+  FROM dead_letters l
+  JOIN notification_channels c ON c.user_id = l.user_id AND c.created_at < l.dead_lettered_at AND c.removed_at IS NULL
+   AND c.disabled_at IS NULL AND c.subscribed @> '{task.dead_lettered}'
+  LEFT JOIN notifications n ON n.user_id = l.user_id AND n.subject = 'dead_letter:' || l.id
+  LEFT JOIN notification_deliveries d ON d.notification_id = n.id AND d.channel_id = c.id
+ WHERE d.id IS NULL;
+
+-- name: N03
+-- messages about one task or graph reach a channel in their order: none is sent while an earlier one is open
+SELECT later.id, earlier.id AS earlier_id
+  FROM notification_deliveries later
+  JOIN notification_deliveries earlier ON earlier.channel_id = later.channel_id AND earlier.thread = later.thread
+   AND earlier.id < later.id AND earlier.message IS DISTINCT FROM later.message
+ WHERE later.state = 'sending' AND earlier.ended_at IS NULL;
+
 -- name: I02
 -- after a drain every task has ended
 SELECT id, state, unmet, epoch, retry_at

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.lifecycle import LifecycleEvent, State
+from overnight_server.domain.notifications import NotificationKind
 from overnight_server.domain.results import (
     Died,
     Expired,
@@ -27,6 +28,7 @@ from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
 from overnight_server.store.batched_statements import StatementCall
 from overnight_server.store.db import Db
+from overnight_server.store.notifications import record_notification
 from overnight_server.store.pass_limit import PassLimit
 from overnight_server.store.run_rows import failures_of, policy_of
 from overnight_server.store.statements import statement
@@ -123,6 +125,18 @@ def retire_agents(db: Db, *, silence: timedelta) -> int:
         for agent in retired:
             log_after_commit(
                 tx, LogEvent.WORKER_LEFT, worker=agent.id, pool=agent.pool, reason="silent"
+            )
+            # The owner of a pull agent is told about it, the operators about workers.
+            record_notification(
+                tx,
+                NotificationKind.WORKER_LOST,
+                user_id=agent.owner_id,
+                subject=f"{agent.id}:{agent.last_heartbeat_at.isoformat()}",
+                detail={
+                    "title": agent.id,
+                    "pool": agent.pool,
+                    "last_heartbeat_at": agent.last_heartbeat_at,
+                },
             )
         return len(retired)
 

@@ -244,7 +244,7 @@ UPDATE agents g
    SET status = 'offline'
   FROM silent
  WHERE g.id = silent.id
-RETURNING g.id, g.pool;
+RETURNING g.id, g.pool, g.owner_id, g.last_heartbeat_at;
 
 -- name: delete_offline_agents
 SELECT delete_offline_agents(:worker_seconds, :pull_agent_seconds, :limit) AS deleted;

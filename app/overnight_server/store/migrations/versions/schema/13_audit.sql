@@ -30,13 +30,15 @@ DECLARE
     -- Left out: secrets, columns that change without a person, and the content of tasks.
     left_out constant text[] := ARRAY['hash', 'last4', 'last_used_at', 'failure_history', 'last_heartbeat_at', 'graph',
                                     'task', 'secret', 'driven_by', 'driven_until', 'health', 'health_detail',
-                                    'checked_at', 'boot_id', 'boot_seen_at'];
+                                    'checked_at', 'boot_id', 'boot_seen_at', 'full_address', 'old_secret', 'failures',
+                                    'blocked_until', 'template', 'last_refused_at', 'last_refusal'];
     before constant jsonb := CASE WHEN TG_OP = 'UPDATE' THEN to_jsonb(OLD) - left_out ELSE '{}' END;
     after constant jsonb := to_jsonb(NEW) - left_out;
     changed jsonb;
 BEGIN
-    IF TG_RELID <> ALL ('{public.agent_profiles, public.agents, public.api_keys, public.audit_findings, public.bulk_operations,
-                          public.dag_triggers, public.dags, public.dead_letters, public.http_agents, public.inbox,
+    IF TG_RELID <> ALL ('{public.agent_profiles, public.agents, public.api_keys, public.audit_findings,
+                          public.bulk_operations, public.dag_triggers, public.dags, public.dead_letters,
+                          public.http_agents, public.inbox, public.notification_channels,
                           public.pauses, public.usage_ledger,
                           public.users}'::regclass[]) THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);

@@ -37,6 +37,21 @@ GRANT SELECT (user_id, name, url, private_allowed, added_at, removed_at, driven_
    ON http_agents TO overnight_app, overnight_reader, overnight_admin, overnight_gate;
 GRANT SELECT, UPDATE ON http_agents TO overnight_dispatcher;
 GRANT INSERT, UPDATE ON http_agents TO overnight_gate;
+-- The addresses and secrets of channels are written through the API and read by the notifier alone.
+GRANT SELECT (id, user_id, name, kind, address, old_secret_until, private_allowed, subscribed, quiet_zone, quiet_from, quiet_to,
+              digest_after, digest_minutes, created_at, removed_at, disabled_at, failures, blocked_until)
+   ON notification_channels TO overnight_app, overnight_reader, overnight_admin, overnight_gate;
+GRANT INSERT ON notification_channels TO overnight_app;
+GRANT UPDATE (name, address, full_address, private_allowed, secret, old_secret_until, subscribed, quiet_zone, quiet_from, quiet_to, digest_after, digest_minutes, removed_at, disabled_at,
+              failures, blocked_until)
+   ON notification_channels TO overnight_app;
+GRANT SELECT, UPDATE ON notification_channels TO overnight_dispatcher;
+GRANT SELECT ON notifications, notification_deliveries TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
+GRANT INSERT ON notifications, notification_deliveries TO overnight_app, overnight_admin, overnight_dispatcher;
+GRANT UPDATE ON notification_deliveries TO overnight_app, overnight_dispatcher;
+GRANT SELECT ON report_times TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
+GRANT INSERT, UPDATE ON report_times TO overnight_app;
+GRANT UPDATE ON report_times TO overnight_dispatcher;
 GRANT INSERT, UPDATE ON type_durations, sweeps TO overnight_dispatcher;
 GRANT SELECT, INSERT, UPDATE ON handled_types TO overnight_dispatcher;
 GRANT UPDATE ON pools, agents TO overnight_admin;
