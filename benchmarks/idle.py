@@ -13,7 +13,7 @@ from benchmarks.results import BenchmarkResult
 from benchmarks.servers import BenchmarkServers
 from overnight_server.local.ports import free_port
 
-STACK = ("api", "dispatcher", "worker", "maintenance", "beat", "agent-driver", "flower")
+STACK = ("api", "dispatcher", "worker", "maintenance", "beat", "agent-driver", "notifier", "flower")
 MEGABYTE = 1024 * 1024
 
 

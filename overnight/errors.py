@@ -17,7 +17,9 @@ OvernightError                 base of all errors
 │   ├── DagNotFound            the user has no such graph
 │   ├── BulkNotFound           the user has no such bulk operation
 │   ├── TriggerNotFound        no such trigger, or it has already fired
+│   ├── DeliveryNotFound       the user has no such delivery, or it is no longer kept
 │   ├── ArtifactNotFound       the user has no such artifact
+│   ├── ChannelNotFound        the user has no notification channel of this name
 │   ├── ArtifactChanged        a later run has replaced the artifact while it was read
 │   ├── AgentNotFound          the user has no such agent
 │   ├── KeyNotFound            the user has no such active API key
@@ -35,6 +37,7 @@ OvernightError                 base of all errors
 │   ├── NotOverrulable         only a task whose last output was rejected can be completed with it
 │   ├── NotEditable            only a task that nobody has claimed can be changed
 │   ├── NotDeadLettered        only an unresolved dead letter can be resolved
+│   ├── DeliveryNotEnded       only a delivery that has ended can be sent again
 │   ├── NotAwaitingApproval    only a task that waits for a budget approval can get one
 │   ├── BudgetSetByOperator    only an operator can raise a budget that an operator set
 │   ├── LockNotHeld            the task holds no lock
@@ -265,6 +268,16 @@ class TriggerNotFound(Refused):
         super().__init__("no such trigger, or it has already fired")
 
 
+class DeliveryNotFound(Refused):
+    """The user has no such delivery of a webhook, or it is no longer kept."""
+
+    code = "DELIVERY_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such delivery, or its source was removed")
+
+
 class ArtifactNotFound(Refused):
     """The user has no such artifact."""
 
@@ -273,6 +286,16 @@ class ArtifactNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such artifact")
+
+
+class ChannelNotFound(Refused):
+    """The user has no notification channel of this name."""
+
+    code = "CHANNEL_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such notification channel")
 
 
 class ArtifactChanged(Refused):
@@ -452,6 +475,19 @@ class NotDeadLettered(Refused):
 
     def __init__(self, state: str) -> None:
         super().__init__(f"the task is not dead-lettered; it is {state}", state=state)
+
+
+class DeliveryNotEnded(Refused):
+    """Only a delivery that has ended can be sent again."""
+
+    code = "DELIVERY_NOT_ENDED"
+    status = 409
+
+    def __init__(self, state: str) -> None:
+        super().__init__(
+            f"only a delivery that is delivered or dead can be sent again; it is {state}",
+            state=state,
+        )
 
 
 class NotAwaitingApproval(Refused):

@@ -130,6 +130,26 @@ class LogEvent(Enum):
         "error",
         "The agent driver failed to hold, check, claim or stop; it tries again.",
     )
+    NOTIFICATION_SENT = (
+        DEBUG,
+        "channel kind message count status",
+        "A receiver has accepted a message about `count` events.",
+    )
+    NOTIFICATION_NOT_SENT = (
+        WARN,
+        "channel kind message status error attempt final",
+        "A receiver has not accepted a message; unless `final=true` it is sent again later.",
+    )
+    CHANNEL_DISABLED = (
+        WARN,
+        "channel error",
+        "A receiver said that it wants no messages any more; its channel is told nothing.",
+    )
+    NOTIFIER_STEP_FAILED = (
+        ERROR,
+        "error",
+        "The notifier failed to claim, send or record; it tries again.",
+    )
     CLAIMS_MADE = (DEBUG, "pool count free", "The dispatcher claimed tasks for free slots.")
     CLAIM_RELEASED = (
         INFO,

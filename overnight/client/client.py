@@ -23,6 +23,7 @@ from overnight.client.calls import Call, path, read, read_list, send
 from overnight.client.dags import Dags
 from overnight.client.discovery import Environment, find_server
 from overnight.client.event_stream import follow_events
+from overnight.client.notifications import Notifications
 from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.queue import Queue
 from overnight.client.request_plan import ItemSteps, RequestPlan
@@ -53,6 +54,7 @@ class Operations(Group[D], Generic[D]):
         self.usage: UsageAndApprovals[D] = UsageAndApprovals(transport)
         self.triggers: Triggers[D] = Triggers(transport)
         self.agent_profiles: AgentProfiles[D] = AgentProfiles(transport)
+        self.notifications: Notifications[D] = Notifications(transport)
         self.me: Account[D] = Account(transport)
         self.agents: Agents[D] = Agents(transport)
         self.admin: Admin[D] = Admin(transport)

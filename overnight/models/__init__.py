@@ -364,6 +364,7 @@ _MODULES = (
     "admin",
     "keys",
     "validation",
+    "notifications",
 )
 
 

@@ -63,7 +63,16 @@ def test_the_procfile_has_one_line_per_process() -> None:
     assert procfile() == {
         name: ["overnight", name]
         for name in (
-            *("api", "dispatcher", "worker", "maintenance", "beat", "agent-driver", "flower"),
+            *(
+                "api",
+                "dispatcher",
+                "worker",
+                "maintenance",
+                "beat",
+                "agent-driver",
+                "notifier",
+                "flower",
+            ),
         )
     }
 

@@ -27,6 +27,7 @@ from overnight_server.intake.submit import submit_graph
 from overnight_server.local.redis import EmbeddedRedis
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.deployment import LOOSE, Deployment
+from tests.support.notifications import add_channel
 from tests.support.operations import Operation, operations
 from tests.support.pull_agent import register_agent
 
@@ -73,6 +74,17 @@ def _bulk(api_user: ApiUser) -> str:
     return made
 
 
+def _channel(api_user: ApiUser) -> str:
+    name = f"channel-{uuid4().hex}"
+    add_channel(api_user.deployment, api_user.user, name=name)
+    return name
+
+
+def _notification(api_user: ApiUser) -> str:
+    path = f"/api/v1/notifications/channels/{_channel(api_user)}/test"
+    return str(api_user.request("POST", path).json()["id"])
+
+
 # For each kind of object in a path: how it is created, and an unknown id.
 MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "task_id": (lambda api_user: api_user.created()["id"], lambda: show_task(new_task_id())),
@@ -80,6 +92,8 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "trigger_id": (_trigger, lambda: show_trigger(new_trigger_id())),
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
     "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
+    "channel": (_channel, lambda: "no-channel"),
+    "notification_id": (_notification, lambda: "999999"),
     "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
     # Profiles are of no user: the same unknown one for both.
     "profile": (lambda _api_user: "no-profile", lambda: "no-profile"),

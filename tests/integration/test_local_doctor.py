@@ -74,6 +74,7 @@ def test_without_a_running_stack_each_failed_check_names_overnight_up(home: Home
         "workers",
         "handlers",
         "agent driver",
+        "notifier",
         "beat",
         "audit",
         "flower",

@@ -168,7 +168,7 @@ def test_the_first_screen_shows_only_what_concerns_the_user(
     assert lines[:3] == [
         f"Starting Overnight in {terminal.home.path} …",
         "Updating the database schema …",
-        "Starting api, dispatcher, maintenance, worker, beat, agent-driver, flower …",
+        "Starting api, dispatcher, maintenance, worker, beat, agent-driver, notifier, flower …",
     ]
     assert not [line for line in lines if " | " in line], "no line of a service"
     assert "database system is ready" in (terminal.home.logs / "postgres.log").read_text()

@@ -50,6 +50,24 @@ ALLOWED_ERRORS = {
     f"POST {API}/admin/pause": {"INVALID_REQUEST pool"},
     f"POST {API}/admin/resume": {"INVALID_REQUEST pool"},
     f"GET {API}/events": {"INVALID_REQUEST dag_id"},
+    # The name of another channel, and what the deployment can send; a channel must be in use.
+    **{
+        f"{method} {API}/notifications/{rest}": {
+            f"INVALID_REQUEST {name}"
+            for name in ("address", "channel", "delivery", "kind", "name", "zone")
+        }
+        for method, rest in (
+            ("POST", "channels"),
+            ("PATCH", "channels/{channel}"),
+            ("POST", "channels/{channel}/test"),
+            ("POST", "channels/{channel}/rotate"),
+            ("POST", "channels/{channel}/replay"),
+            ("POST", "deliveries/{notification_id}/replay"),
+            ("PUT", "report-time"),
+        )
+    },
+    # It closes at another time than it opens, in a time zone that exists.
+    f"PUT {API}/users/me/window": {"INVALID_REQUEST closes", "INVALID_REQUEST zone"},
     # The name of another user.
     f"POST {API}/admin/users": {"INVALID_REQUEST name"},
     # A time zone that does not exist.

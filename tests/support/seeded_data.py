@@ -9,6 +9,7 @@ import httpx2
 from overnight_server.control.keys import issue, key_id_of
 from overnight_server.domain.ids import parse_task, show_task
 from tests.support.live_api import LiveApi
+from tests.support.notifications import add_channel
 from tests.support.rejected_output import dead_letter
 
 API = "/api/v1"
@@ -79,6 +80,7 @@ class _Seeder:
             "SELECT promote_artifacts(:task, 1, NULL)", task=parse_task(task)
         )
         keys = [key_id_of(self.served.another_key(self.served.user)) for _ in range(4)]
+        channels = [self._channel(name) for name in ("first", "second", "third")]
         return SeededUser(
             own={
                 "task_id": [self._task(title="waits")["id"] for _ in range(3)],
@@ -90,6 +92,8 @@ class _Seeder:
                 "agent_id": [other],
                 "key_id": keys,
                 "finding_id": [self._finding() for _ in range(3)],
+                "channel": channels,
+                "notification_id": [self._notification(channel) for channel in channels],
                 "profile": [self._profile(name) for name in ("claude", "codex")],
             },
             foreign=foreign,
@@ -108,6 +112,20 @@ class _Seeder:
             " VALUES ('edges', gen_random_uuid()::text, '{}') RETURNING id"
         )
         return str(row["id"])
+
+    def _channel(self, name: str) -> str:
+        """Add a channel of notifications and return its name."""
+        add_channel(self.served.deployment, self.served.user, name=name)
+        return name
+
+    def _notification(self, channel: str) -> str:
+        """Return the number of a delivery to a channel that has failed for good."""
+        number = str(self._post(f"{API}/notifications/channels/{channel}/test")["id"])
+        self.served.deployment.run(
+            "UPDATE notification_deliveries SET state = 'dead', ended_at = clock() WHERE id = :id",
+            id=int(number),
+        )
+        return number
 
     def _profile(self, name: str) -> str:
         """Store an agent profile and return its name."""

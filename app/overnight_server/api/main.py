@@ -35,6 +35,7 @@ from overnight_server.api.routes import (
     keys,
     logs,
     me,
+    notifications,
     plan,
     queue,
     records,
@@ -55,9 +56,10 @@ from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
     *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers),
-    *(plan, me, account, queue, agents, runs, agent_profiles),
+    *(plan, me, account, queue, agents, runs, agent_profiles, notifications),
     *(keys, admin_keys, admin_users, admin_operations),
-    *(admin_tasks, admin_budgets, admin_inbox, admin_audit, health, description),
+    *(admin_tasks, admin_budgets, admin_inbox, admin_audit),
+    *(health, description),
 )
 
 

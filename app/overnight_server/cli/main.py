@@ -35,6 +35,7 @@ from overnight_server.cli.commands import (
     locks,
     logs,
     maintenance,
+    notify,
     pauses,
     processes,
     profiles,
@@ -132,6 +133,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "maintenance": processes.maintenance,
         "beat": processes.beat,
         "agent-driver": processes.agent_driver,
+        "notifier": processes.notifier,
         "flower": processes.flower,
     },
 }
@@ -149,6 +151,7 @@ app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
 app.add_typer(agent_profiles.app, name="agent-profile", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)
 app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)
+app.add_typer(notify.app, name="notify", rich_help_panel=TASKS)
 app.add_typer(budgets.budget, name="budget", rich_help_panel=OPERATE)
 app.add_typer(dead_letters.app, name="dead", rich_help_panel=OPERATE)
 app.add_typer(inbox.app, name="inbox", rich_help_panel=OPERATE)

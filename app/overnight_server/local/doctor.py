@@ -20,6 +20,7 @@ from overnight_server.local.binaries import find_postgres, find_redis
 from overnight_server.local.errors import LocalError
 from overnight_server.local.home import Home, LocalConnection
 from overnight_server.local.probes import (
+    count_channels,
     count_http_agents,
     deaf_workers,
     draining_workers,
@@ -39,9 +40,10 @@ from overnight_server.wakeups.redis_client import fail_fast_client
 MIN_PYTHON = (3, 11)
 MIN_REDIS = (6, 2)
 MIN_SPACE = 1_000_000_000
-#: The application names of the connections of dispatchers and of agent drivers.
+#: The application names of the connections of dispatchers, agent drivers and notifiers.
 DISPATCHER_NAME = "overnight-dispatcher"
 DRIVER_NAME = "overnight-agent-driver"
+NOTIFIER_NAME = "overnight-notifier"
 #: How many intervals may pass without activity before a process counts as stopped.
 MISSED_INTERVALS = 6
 HTTP_OK = 200
@@ -387,6 +389,25 @@ def _agent_driver(context: CheckContext) -> str:
     return f"connected, {agents} HTTP agents"
 
 
+def _notifier(context: CheckContext) -> str:
+    """Check that a notifier is connected and queries, if there are channels to send to."""
+    channels = context.query_as_process(count_channels)
+    if not channels:
+        return "not needed, there are no notification channels"
+    idle_seconds = context.query(
+        lambda db: seconds_since_each_connection(db, NOTIFIER_NAME), role=None
+    )
+    if not idle_seconds:
+        return _fail(
+            f"no notifier is connected, so {channels} channels get no messages",
+            f"{START_ADVICE}, or a notifier with `overnight notifier`",
+        )
+    latest = idle_seconds[0] or 0.0
+    if latest > MISSED_INTERVALS * max(1, context.settings.notifier_poll_interval):
+        _fail(f"no notifier has queried for {latest:.0f} s", "restart `overnight notifier`")
+    return f"connected, {channels} channels"
+
+
 def _beat(context: CheckContext) -> str:
     age = context.query_as_process(seconds_since_last_sweep)
     limit = MISSED_INTERVALS * context.settings.lease_check_interval
@@ -441,6 +462,7 @@ CHECKS: dict[str, Callable[[CheckContext], str]] = {
     "handlers": _handlers,
     "sandbox": _sandbox,
     "agent driver": _agent_driver,
+    "notifier": _notifier,
     "beat": _beat,
     "audit": _audit,
     "flower": _flower,

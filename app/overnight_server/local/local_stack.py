@@ -136,6 +136,7 @@ class LocalStack:
             self._process("worker", ready=worker_ready, grace=celery_grace),
             self._process("beat"),
             self._process("agent-driver"),
+            self._process("notifier"),
             # Flower stores nothing, and does not end by itself while it waits for events.
             self._process(
                 "flower", ready=partial(_responds, self.flower_url), grace=2.0, shown=False
@@ -205,8 +206,8 @@ class LocalStack:
             # A killed Celery leaves temporary directories behind; this keeps them in the home.
             "TMPDIR": str(self.home.run),
         }
-        if process == "agent-driver":
-            # Where agents report the ends of their runs.
+        if process in {"agent-driver", "notifier"}:
+            # Where agents report the ends of their runs, and where links in messages lead.
             addresses["OVERNIGHT_URL"] = self.api_url
         addresses |= self._places()
         # A secret may be set by value or by file, not by both; here it is set by value.

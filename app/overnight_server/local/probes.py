@@ -15,6 +15,7 @@ _SESSIONS = table(
     "pg_stat_activity", column("datname"), column("application_name"), column("state_change")
 )
 _HTTP_AGENTS = table("http_agents", column("removed_at"))
+_CHANNELS = table("notification_channels", column("removed_at"))
 
 
 def http_status(url: str) -> int | None:
@@ -71,6 +72,12 @@ def count_http_agents(db: Db) -> int:
     query = (
         select(func.count()).select_from(_HTTP_AGENTS).where(_HTTP_AGENTS.c.removed_at.is_(None))
     )
+    return int(db.atomically(lambda tx: tx.scalar(query)) or 0)
+
+
+def count_channels(db: Db) -> int:
+    """Count the notification channels that were added and not removed."""
+    query = select(func.count()).select_from(_CHANNELS).where(_CHANNELS.c.removed_at.is_(None))
     return int(db.atomically(lambda tx: tx.scalar(query)) or 0)
 
 

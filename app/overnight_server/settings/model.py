@@ -442,6 +442,51 @@ class Settings(BaseModel):
         description="How often the agent driver asks HTTP agents for their health and for the "
         "state of their tasks.",
     )
+    notifier_poll_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=1, description="How often the notifier looks for notifications that are due."
+    )
+    delivery_timeout: Annotated[Seconds, duration(1, 120)] = Field(
+        default=15,
+        description="How long the receiver of a notification may take to answer; after that the "
+        "message is sent again later.",
+    )
+    delivery_max_attempts: Annotated[int, NumberRange(1, 50)] = Field(
+        default=8,
+        description="How often a notification is sent to a receiver that does not accept it.",
+    )
+    delivery_retry_delay: Annotated[Seconds, duration(1, 3600)] = Field(
+        default=10,
+        description="The delay before a notification is sent again; it grows fourfold each time.",
+    )
+    delivery_retry_max_delay: Annotated[Seconds, duration(60, 86_400)] = Field(
+        default=21_600, description="The longest delay before a notification is sent again."
+    )
+    smtp_host: str | None = Field(
+        default=None,
+        description="The mail server that sends notifications. If it is not set, no mail is sent.",
+    )
+    smtp_port: Annotated[int, NumberRange(1, 65535)] = Field(
+        default=587, description="The port of the mail server."
+    )
+    smtp_security: Annotated[Literal["starttls", "tls", "none"], LowerCase] = Field(
+        default="starttls",
+        description="How the connection to the mail server is encrypted: from the beginning"
+        " (`tls`, mostly port 465), after a greeting (`starttls`), or not at all.",
+    )
+    smtp_user: str | None = Field(
+        default=None, description="The user name at the mail server, if it asks for one."
+    )
+    smtp_password: Annotated[str | None, Secret()] = Field(
+        default=None, description="The password at the mail server."
+    )
+    mail_from: str | None = Field(
+        default=None,
+        description="The sender of mail, such as `Overnight <overnight@example.com>`.",
+    )
+    mail_domains: Names = Field(
+        default=(),
+        description="The domains to which users may have mail sent; if it is not set, to any.",
+    )
     agent_stale_after_sec: Annotated[Seconds, duration(5, 3600)] = Field(
         default=90,
         description="The time without a heartbeat after which a pull agent's run counts as lost.",
@@ -634,6 +679,15 @@ class Settings(BaseModel):
                 f"{env_of('retry_initial_delay_sec')}={first:g} and "
                 f"{env_of('retry_max_delay_sec')}={longest:g}: "
                 "the first delay must not exceed the longest"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_mail(self) -> "Settings":
+        if self.smtp_host is not None and self.mail_from is None:
+            raise ValueError(
+                f"{env_of('smtp_host')} without {env_of('mail_from')}: mail needs a sender, such as"
+                " Overnight <overnight@example.com>"
             )
         return self
 

@@ -11,7 +11,17 @@ from overnight_server.settings.model import Settings
 
 #: The processes of the Procfile, and the migration that precedes them.
 PROCESSES: Final = frozenset(
-    {"api", "dispatcher", "worker", "maintenance", "beat", "agent-driver", "flower", "migrate"}
+    {
+        "api",
+        "dispatcher",
+        "worker",
+        "maintenance",
+        "beat",
+        "agent-driver",
+        "notifier",
+        "flower",
+        "migrate",
+    }
 )
 _API: Final = frozenset({"api"})
 #: The processes that need a secret setting. The settings of tokens are checked together, so they
@@ -20,6 +30,7 @@ NEEDED_BY: Final[Mapping[str, frozenset[str]]] = {
     "database_url": PROCESSES - {"flower"},
     "redis_url": PROCESSES - {"migrate"},
     "flower_password": frozenset({"flower"}),
+    "smtp_password": frozenset({"notifier"}),
     # Handlers may call the API.
     "api_key": frozenset({"worker"}),
     "claim_token": frozenset(),

@@ -10,6 +10,7 @@ from overnight.errors import (
     ArtifactNotFound,
     BulkNotFound,
     DagNotFound,
+    DeliveryNotFound,
     FindingNotFound,
     InboxRowNotFound,
     InvalidRequest,
@@ -107,6 +108,13 @@ def parse_log_position(field: str, text: str) -> tuple[int, int]:
 def parse_trigger_param(text: str) -> TriggerId:
     """Return a trigger id; raise TriggerNotFound if the text is not one."""
     return _parse(parse_trigger, text, TriggerNotFound)
+
+
+def parse_delivery_param(text: str) -> int:
+    """Return the number of a delivery; raise DeliveryNotFound if the text is not one."""
+    if not NUMBER.fullmatch(text):
+        raise DeliveryNotFound
+    return int(text)
 
 
 def parse_bulk_param(text: str) -> BulkId:

@@ -58,6 +58,14 @@ def agent_driver() -> None:
     run(_settings())
 
 
+def notifier() -> None:
+    """Send notifications to the channels of users."""
+    from overnight_server.notifier.notifier import run
+
+    _drop_foreign_secrets("notifier")
+    run(_settings())
+
+
 def worker(
     *,
     pool: Annotated[str | None, typer.Option(help="Pool of the worker.")] = None,

@@ -1,0 +1,297 @@
+"""Mail and services: real receivers on this machine that accept, refuse and hang."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.message import Message as Mail
+from email.policy import default
+from typing import Any
+from uuid import UUID
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
+
+from overnight_server.domain.notifications import NotificationKind
+from overnight_server.local.ports import free_port
+from overnight_server.settings import Settings
+from overnight_server.store.notifications import record_notification
+from tests.support.deployment import Deployment
+from tests.support.notifications import add_channel
+from tests.support.receivers import http_receiver, notifier_settings, notifying
+from tests.support.wait import wait_until
+
+pytestmark = [
+    # The server of this test has no certificate, and asks for a password.
+    pytest.mark.filterwarnings("ignore:Requiring AUTH while not requiring TLS"),
+    # Apprise imports every service, also with old modules.
+    pytest.mark.filterwarnings("ignore:.*deprecated:DeprecationWarning"),
+]
+ADDRESS = "ada@example.com"
+SENDER = "Overnight <overnight@example.org>"
+
+
+class Mailbox:
+    """What an SMTP server accepted; it answers RCPT and DATA with the next of `answers`."""
+
+    def __init__(self) -> None:
+        self.mails: list[Mail] = []
+        self.recipients: list[str] = []
+        self.refuses_recipient = ""
+        self.answers: list[str] = []
+
+    async def handle_RCPT(  # noqa: N802 - the name that aiosmtpd calls
+        self, _server: Any, _session: Session, envelope: Envelope, address: str, _options: Any
+    ) -> str:
+        """Accept or refuse a recipient."""
+        if self.refuses_recipient:
+            return self.refuses_recipient
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(  # noqa: N802 - the name that aiosmtpd calls
+        self, _server: Any, _session: Session, envelope: Envelope
+    ) -> str:
+        """Accept or refuse a mail."""
+        if self.answers:
+            return self.answers.pop(0)
+        self.mails.append(message_from_bytes(bytes(envelope.content or b""), policy=default))
+        self.recipients += envelope.rcpt_tos
+        return "250 OK"
+
+
+@pytest.fixture
+def mailbox() -> Mailbox:
+    return Mailbox()
+
+
+@pytest.fixture
+def server(mailbox: Mailbox) -> Iterator[Settings]:
+    def check(
+        _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any
+    ) -> AuthResult:
+        assert isinstance(data, LoginPassword)
+        is_right = (data.login, data.password) == (b"overnight", b"mail-password")
+        return AuthResult(success=is_right, handled=False)
+
+    controller = Controller(
+        mailbox,
+        hostname="127.0.0.1",
+        port=free_port(),
+        authenticator=check,
+        auth_require_tls=False,
+        auth_required=True,
+    )
+    controller.start()
+    yield mail_settings(controller.port)
+    controller.stop()
+
+
+def mail_settings(port: int, **changes: object) -> Settings:
+    return notifier_settings(
+        **{
+            "smtp_host": "127.0.0.1",
+            "smtp_port": port,
+            "smtp_security": "none",
+            "smtp_user": "overnight",
+            "smtp_password": "mail-password",
+            "mail_from": SENDER,
+            "url": "https://overnight.example.org",
+            "delivery_timeout": 10,
+            **changes,
+        }
+    )
+
+
+def add_mail(deployment: Deployment, user: UUID, address: str = ADDRESS, **columns: Any) -> UUID:
+    return add_channel(
+        deployment,
+        user,
+        kind="email",
+        address=address,
+        full_address=address,
+        secret=None,
+        **columns,
+    )
+
+
+def tell(deployment: Deployment, user: UUID, *titles: str, task: UUID | None = None) -> None:
+    for number, title in enumerate(titles):
+        deployment.dispatcher.atomically(
+            lambda tx, number=number, title=title: record_notification(
+                tx,
+                NotificationKind.DEAD_LETTERED,
+                user_id=user,  # type: ignore[arg-type]
+                subject=f"{title}:{number}",
+                task_id=task,
+                detail={"title": title, "error": "no <space> left", "text": "It failed."},
+            )
+        )
+
+
+def rows(deployment: Deployment) -> list[dict[str, Any]]:
+    found = deployment.rows("SELECT * FROM notification_deliveries ORDER BY id")
+    return [dict(row) for row in found]
+
+
+def wait_for(deployment: Deployment, *states: str) -> None:
+    wait_until(lambda: [row["state"] for row in rows(deployment)] == list(states), what=f"{states}")
+
+
+def wait_for_try(deployment: Deployment) -> dict[str, Any]:
+    wait_until(lambda: rows(deployment)[0]["attempts"] == 1, what="a try")
+    return rows(deployment)[0]
+
+
+def test_mail_has_text_and_html_and_threads_by_task(
+    deployment: Deployment, mailbox: Mailbox, server: Settings
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+    task = deployment.task(user)
+    add_mail(deployment, user)
+    tell(deployment, user, "render\r\nBcc: eve@example.com", "again", task=task)
+    tell(deployment, user, "other")
+
+    with notifying(deployment.dispatcher, server):
+        wait_for(deployment, *["delivered"] * 3)
+
+    first, again, other = sorted(mailbox.mails, key=lambda mail: mail["Message-ID"])
+    assert first["Subject"] == "Task failed: render Bcc: eve@example.com"
+    assert (first["To"], first["From"]) == (ADDRESS, SENDER)
+    assert first["Bcc"] is None
+    assert mailbox.recipients == [ADDRESS] * 3
+    assert first["References"] == again["References"] == first["In-Reply-To"]
+    assert other["References"] is None
+    assert len({mail["Message-ID"] for mail in mailbox.mails}) == 3
+    plain, html = first.iter_parts()  # type: ignore[attr-defined]
+    assert "It failed." in plain.get_content()
+    assert "https://overnight.example.org/tasks/task_" in plain.get_content()
+    assert "no &lt;space&gt; left" in html.get_content()
+
+
+def test_a_wrong_password_is_tried_again_and_said(
+    deployment: Deployment, mailbox: Mailbox, server: Settings
+) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+
+    with notifying(deployment.dispatcher, mail_settings(server.smtp_port, smtp_password="wrong")):
+        row = wait_for_try(deployment)
+
+    assert row["state"] == "pending"
+    assert "answered 535" in row["error"]
+    assert "wrong" not in row["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "state"), [("550 no such user", "dead"), ("451 later", "pending")]
+)
+def test_a_refused_recipient_is_final_and_a_busy_server_is_not(
+    deployment: Deployment, mailbox: Mailbox, server: Settings, code: str, state: str
+) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+    mailbox.refuses_recipient = code
+
+    with notifying(deployment.dispatcher, server):
+        row = wait_for_try(deployment)
+
+    assert row["state"] == state
+    assert code in row["error"]
+
+
+def test_a_mail_server_that_hangs_or_is_down_delays_no_webhook(deployment: Deployment) -> None:
+    with http_receiver() as receiver, socket.create_server(("127.0.0.1", 0)) as silent:
+        for _ in range(3):
+            user = deployment.user()
+            add_mail(deployment, user)
+            tell(deployment, user, *["render"] * 10)
+        add_channel(deployment, user, url=receiver.url())
+        settings = mail_settings(silent.getsockname()[1], delivery_timeout=2)
+        with notifying(deployment.dispatcher, settings):
+            begun = time.monotonic()
+            tell(deployment, user, "webhook")
+            wait_until(receiver.received, what="the webhook")
+            assert time.monotonic() - begun < 2
+            row = wait_for_try(deployment)
+
+    assert "did not answer within 2 seconds" in row["error"]
+
+
+def test_a_mail_server_that_closes_early_is_tried_again(deployment: Deployment) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def close_each() -> None:
+            connection, _ = server.accept()
+            connection.sendall(b"220 hello\r\n")
+            connection.close()
+
+        closing = threading.Thread(target=close_each)
+        closing.start()
+        with notifying(deployment.dispatcher, mail_settings(server.getsockname()[1])):
+            row = wait_for_try(deployment)
+        closing.join()
+
+    assert row["state"] == "pending"
+    assert "no mail server" in row["error"]
+
+
+def test_mail_without_a_server_says_which_setting_is_missing(deployment: Deployment) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+
+    with notifying(deployment.dispatcher):
+        row = wait_for_try(deployment)
+
+    assert "OVERNIGHT_SMTP_HOST" in row["error"]
+
+
+def test_a_service_gets_the_message(deployment: Deployment) -> None:
+    user = deployment.user()
+    with http_receiver() as receiver:
+        url = receiver.url("/204").replace("http:", "json:")
+        add_channel(deployment, user, kind="service", secret=None, full_address=url)
+        tell(deployment, user, "render")
+
+        with notifying(deployment.dispatcher):
+            wait_for(deployment, "delivered")
+
+        [request] = receiver.requests
+    assert request.json["title"] == "Task failed: render"
+    assert "It failed." in request.json["message"]
+
+
+def test_a_service_that_refuses_is_tried_again(deployment: Deployment) -> None:
+    user = deployment.user()
+    with http_receiver() as receiver:
+        url = receiver.url("/500").replace("http:", "json:")
+        add_channel(deployment, user, kind="service", secret=None, full_address=url)
+        tell(deployment, user, "render")
+
+        with notifying(deployment.dispatcher):
+            row = wait_for_try(deployment)
+
+    assert row["error"] == "the service did not accept the message"
+
+
+def test_a_service_without_its_library_says_what_to_install(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    user = deployment.user()
+    add_channel(deployment, user, kind="service", secret=None, full_address="pover://a@b")
+    tell(deployment, user, "render")
+    monkeypatch.setattr("overnight_server.outbound.services.find_spec", lambda _name: None)
+
+    with notifying(deployment.dispatcher):
+        row = wait_for_try(deployment)
+
+    assert "pip install 'overnight[notify]'" in row["error"]
