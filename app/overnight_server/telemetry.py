@@ -227,6 +227,21 @@ class LogEvent(Enum):
         "trigger_id error",
         "A trigger failed for a reason its owner cannot change; it is retried later.",
     )
+    SCHEDULE_FIRED = (
+        INFO,
+        "schedule_id fire_time status queue_id",
+        "A schedule has submitted its task or graph for a fire time.",
+    )
+    SCHEDULE_SKIPPED = (
+        WARN,
+        "schedule_id fire_time status reason",
+        "A fire time of a schedule submitted nothing: a limit, the run before, or an invalid task.",
+    )
+    SCHEDULE_STUCK = (
+        ERROR,
+        "schedule_id error",
+        "A schedule failed for a reason its owner cannot change; it is retried later.",
+    )
     INBOX_REFUSED = (
         WARN,
         "row error",

@@ -17,6 +17,7 @@ from overnight_server.domain.graphs import Condition, OnUnmet, TriggerCondition
 from overnight_server.domain.pauses import PauseScope
 from overnight_server.domain.plans import OnExhausted
 from overnight_server.domain.results import Raised, Returned
+from overnight_server.domain.schedules import CatchUp, FireKind, FireStatus, Overlap
 from overnight_server.store import migrate
 from overnight_server.store.db import APP, DISPATCHER, Db, driver_url
 from overnight_server.store.models import Base
@@ -37,6 +38,10 @@ CLOSED_SETS: Mapping[str, Iterable[str]] = {
     "pauses_scope_known": PauseScope,
     "bulk_operations_action_known": Action,
     "bulk_operations_state_known": Progress,
+    "schedules_overlap_known": Overlap,
+    "schedules_catch_up_known": CatchUp,
+    "schedule_fires_kind_known": FireKind,
+    "schedule_fires_status_known": FireStatus,
 }
 
 

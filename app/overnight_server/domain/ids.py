@@ -13,6 +13,7 @@ DagId = NewType("DagId", UUID)
 TriggerId = NewType("TriggerId", UUID)
 ArtifactId = NewType("ArtifactId", UUID)
 BulkId = NewType("BulkId", UUID)
+ScheduleId = NewType("ScheduleId", UUID)
 
 # Ids are converted several times for every task, so the code converts two characters (ten bits) in
 # one step.
@@ -78,6 +79,11 @@ def new_bulk_id() -> BulkId:
     return BulkId(_GENERATOR.generate().to_uuid())
 
 
+def new_schedule_id() -> ScheduleId:
+    """Return the id of a new schedule."""
+    return ScheduleId(_GENERATOR.generate().to_uuid())
+
+
 def new_agent_id() -> str:
     """Return the id of a new pull agent, in the form that users see."""
     return f"agent_{_ulid(_GENERATOR.generate().to_uuid())}"
@@ -112,6 +118,11 @@ def show_bulk(bulk: UUID) -> str:
     return f"bulk_{_ulid(bulk)}"
 
 
+def show_schedule(schedule: UUID) -> str:
+    """Return a schedule's id as users see it."""
+    return f"schedule_{_ulid(schedule)}"
+
+
 def parse_task(text: str) -> TaskId:
     """Parse a task's id in the form that users see, or raise MalformedId."""
     return TaskId(_parse(text, "task_"))
@@ -140,6 +151,11 @@ def parse_artifact(text: str) -> ArtifactId:
 def parse_bulk(text: str) -> BulkId:
     """Parse a bulk operation's id in the form that users see, or raise MalformedId."""
     return BulkId(_parse(text, "bulk_"))
+
+
+def parse_schedule(text: str) -> ScheduleId:
+    """Parse a schedule's id in the form that users see, or raise MalformedId."""
+    return ScheduleId(_parse(text, "schedule_"))
 
 
 def _ulid(uuid: UUID) -> str:

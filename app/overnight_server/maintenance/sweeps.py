@@ -25,6 +25,7 @@ from overnight_server.maintenance.orphan_blobs import delete_orphan_blobs
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.maintenance.schedules import fire_schedules
 from overnight_server.maintenance.stale_artifacts import delete_stale_artifacts
 from overnight_server.maintenance.starvation_alarm import report_starving_users
 from overnight_server.maintenance.triggers import fire_due
@@ -157,6 +158,11 @@ SWEEPS: dict[str, Sweep] = {
         lambda db, settings: fire_due(db, Caps.of(settings)),
         lambda settings: settings.trigger_interval,
         "submit graphs whose trigger is due",
+    ),
+    "schedules": Sweep(
+        fire_schedules,
+        lambda settings: settings.schedule_interval,
+        "submit the tasks and graphs of schedules that are due",
     ),
     "inbox": Sweep(
         process_inbox, lambda settings: settings.inbox_interval, "submit tasks from the inbox"

@@ -357,6 +357,14 @@ class Settings(BaseModel):
         default=5,
         description="How often beat submits the graphs of triggers whose condition is met.",
     )
+    schedule_interval: Annotated[Seconds, duration(1, 60)] = Field(
+        default=5, description="How often beat submits what schedules have due."
+    )
+    schedule_grace: Annotated[Seconds, duration(60, 86_400)] = Field(
+        default=300,
+        description="By how much a fire time of a schedule may be late before it counts as missed, "
+        "and the catch-up policy of the schedule decides.",
+    )
     inbox_interval: Annotated[Seconds, duration(1, 60)] = Field(
         default=1.0, description="How often the inbox table is read."
     )

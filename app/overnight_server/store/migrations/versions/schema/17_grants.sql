@@ -4,14 +4,14 @@ GRANT SELECT ON
     users, lanes, api_keys, audit_log, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs, audit_trail,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, artifact_usage, log_chunks, inbox, bulk_operations,
-    source_jobs, agent_profiles
+    source_jobs, agent_profiles, schedules, schedule_fires
 TO overnight_app, overnight_admin, overnight_dispatcher;
 -- Forecasts need neither keys nor the audit log.
 GRANT SELECT ON
     users, lanes, dags, tasks, task_edges, attempts, usage_ledger, events, dag_events, dead_letters,
     stale_results, pools, pauses, agents, type_durations, sweeps, legal_moves, user_limits, graphs,
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, artifact_usage, log_chunks, inbox, bulk_operations,
-    source_jobs, agent_profiles
+    source_jobs, agent_profiles, schedules, schedule_fires
 TO overnight_reader, overnight_gate;
 GRANT SELECT ON holds, worker_sessions TO overnight_admin, overnight_dispatcher;
 -- The last event id given out, for event streams.
@@ -65,6 +65,7 @@ GRANT INSERT, UPDATE ON audit_findings, audit_positions TO overnight_dispatcher;
 GRANT UPDATE ON audit_findings TO overnight_admin;
 GRANT UPDATE ON inbox TO overnight_dispatcher, overnight_admin;
 GRANT INSERT, UPDATE ON source_jobs TO overnight_app;
+GRANT INSERT, UPDATE ON schedules, schedule_fires TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT INSERT, UPDATE ON agent_profiles TO overnight_admin;
 
 -- Who may execute functions; docs/security.md lists it. Functions that run with the caller's rights give
