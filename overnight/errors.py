@@ -17,6 +17,7 @@ OvernightError                 base of all errors
 │   ├── DagNotFound            the user has no such graph
 │   ├── BulkNotFound           the user has no such bulk operation
 │   ├── TriggerNotFound        no such trigger, or it has already fired
+│   ├── ScheduleNotFound       the user has no such schedule
 │   ├── DeliveryNotFound       the user has no such delivery, or it is no longer kept
 │   ├── ArtifactNotFound       the user has no such artifact
 │   ├── ChannelNotFound        the user has no notification channel of this name
@@ -266,6 +267,16 @@ class TriggerNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such trigger, or it has already fired")
+
+
+class ScheduleNotFound(Refused):
+    """The user has no such schedule."""
+
+    code = "SCHEDULE_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such schedule")
 
 
 class DeliveryNotFound(Refused):

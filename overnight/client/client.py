@@ -27,6 +27,7 @@ from overnight.client.notifications import Notifications
 from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.queue import Queue
 from overnight.client.request_plan import ItemSteps, RequestPlan
+from overnight.client.schedules import Schedules
 from overnight.client.tasks import Tasks
 from overnight.client.transports import AsyncTransport, RequestOptions, SyncTransport
 from overnight.models.field_errors import validate
@@ -53,6 +54,7 @@ class Operations(Group[D], Generic[D]):
         self.locks: Locks[D] = Locks(transport)
         self.usage: UsageAndApprovals[D] = UsageAndApprovals(transport)
         self.triggers: Triggers[D] = Triggers(transport)
+        self.schedules: Schedules[D] = Schedules(transport)
         self.agent_profiles: AgentProfiles[D] = AgentProfiles(transport)
         self.notifications: Notifications[D] = Notifications(transport)
         self.me: Account[D] = Account(transport)

@@ -123,17 +123,25 @@ class QueueCancelled(ResponseModel):
 
 
 class JobStatus(ResponseModel):
-    """A job of your scheduler and its latest submit."""
+    """One of your schedules, or a job of your own scheduler, and its latest run."""
 
-    name: str = Field(description="The name of the job, as in source_job.")
-    last_run_at: datetime = Field(description="When it last submitted a prompt.")
-    last_status: str = Field(
-        description="queued; or skipped_queue_full or skipped_monthly_limit if it was refused."
+    name: str = Field(description="The name of the schedule; or of the job, as in source_job.")
+    last_run_at: datetime | None = Field(
+        None, description="When it last submitted; for a schedule, its latest fire time."
+    )
+    last_status: str | None = Field(
+        None,
+        description="queued; or why nothing was submitted: skipped_queue_full,"
+        " skipped_monthly_limit, and for schedules also skipped_overlap, skipped_paused,"
+        " skipped_missed, cancelled or failed.",
     )
     last_queue_id: str | None = Field(
         None, description="The entry of the latest submit, if it was queued."
     )
     is_running: bool = Field(description="Whether that entry has not ended.")
+    next_run_at: datetime | None = Field(
+        None, description="The next fire time of a schedule that is not paused."
+    )
 
 
 class ServiceStatus(ResponseModel):
@@ -147,5 +155,6 @@ class ServiceStatus(ResponseModel):
     version: str = Field(description="The version of the service.")
     queue: QueueFigures = Field(description="The size of the queue.")
     jobs: list[JobStatus] = Field(
-        default_factory=list, description="Your scheduler's jobs, latest first."
+        default_factory=list,
+        description="Your schedules and the jobs of your scheduler, latest first.",
     )

@@ -17,6 +17,7 @@ from tests.chaos.injector import FaultInjector
 from tests.chaos.load import ACKNOWLEDGED, GRAPHS_SHARE, Load, users
 from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
+from tests.chaos.schedules import schedule_past_times
 from tests.chaos.stack import ChaosStack, chaos_stack, command_of
 from tests.chaos.tasks import COMMAND, GRAPH_SIZE, KINDS, POISON, REMOTE
 from tests.support.invariants import record_plan_history
@@ -72,6 +73,8 @@ def _inject_faults(
 ) -> tuple[Load, FaultInjector]:
     producers = users(stack.deployment, stack.api_url, Random(options.seed), options.seconds)
     add_agents(stack, producers)
+    for producer in producers:
+        schedule_past_times(stack, producer.user_id, name="past", count=5)
     load = Load(stack, producers, options.seed, options.per_second)
     injector = FaultInjector(stack, load, producers, stack.logs / "faults.log", FAULTS)
     load.start()

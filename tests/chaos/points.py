@@ -23,6 +23,7 @@ from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.http_agents import add_agents
 from tests.chaos.load import Load, users
 from tests.chaos.report import Report
+from tests.chaos.schedules import schedule_past_times
 from tests.chaos.stack import SERVICES, ChaosStack, chaos_stack
 from tests.support.invariants import record_plan_history
 from tests.support.workers import SOURCES
@@ -93,6 +94,8 @@ def _work(stack: ChaosStack, points: set[str], marks: Path, seed: int) -> Load:
             _add_edge(stack)
         if remaining & {"bulk.before_commit", "bulk.after_commit"}:
             _reprioritise(stack)
+        if any(point.startswith("schedules.") for point in remaining):
+            schedule_past_times(stack, stack.deployment.user(), name="past", count=1)
         time.sleep(PAUSE_SECONDS)
     return load
 

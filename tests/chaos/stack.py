@@ -49,6 +49,7 @@ CLOCKS: Final[dict[str, object]] = {
     "timeout_check_interval": 1,
     "promote_interval": 0.5,
     "trigger_interval": 0.5,
+    "schedule_interval": 0.5,
     "bulk_interval": 0.5,
     "dispatch_tick_interval": 2,
     "cycle_check_interval": 2,
@@ -225,8 +226,11 @@ class ChaosStack:
         return len(claims) - len(unsent)
 
     def open_tasks(self) -> int:
-        """Count the tasks that have not ended."""
-        sql = "SELECT coalesce(sum(waiting + active), 0) AS n FROM lanes"
+        """Count the tasks that have not ended, and the fire times that will become tasks."""
+        sql = (
+            "SELECT (SELECT coalesce(sum(waiting + active), 0) FROM lanes)"
+            " + (SELECT count(*) FROM schedule_fires WHERE status = 'waiting') AS n"
+        )
         return int(self.deployment.one(sql)["n"])
 
     def start_restarter(self) -> None:

@@ -234,6 +234,7 @@ def test_the_status_lists_the_jobs_of_a_scheduler(
             "last_status": "queued",
             "last_queue_id": queue_id,
             "is_running": True,
+            "next_run_at": None,
         }
         assert (second["last_status"], second["last_queue_id"]) == ("skipped_queue_full", None)
         assert (latest["name"], second["is_running"]) == ("report", False)

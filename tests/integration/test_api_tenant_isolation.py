@@ -13,12 +13,14 @@ from overnight_server.domain.ids import (
     new_agent_id,
     new_bulk_id,
     new_dag_id,
+    new_schedule_id,
     new_task_id,
     new_trigger_id,
     parse_task,
     show_artifact,
     show_bulk,
     show_dag,
+    show_schedule,
     show_task,
     show_trigger,
 )
@@ -68,6 +70,12 @@ def _artifact(api_user: ApiUser) -> str:
     return show_artifact(ArtifactId(new))
 
 
+def _schedule(api_user: ApiUser) -> str:
+    body = {"name": f"s-{uuid4().hex}", "when": "every hour", "task": {"title": "a"}}
+    made: str = api_user.request("POST", "/api/v1/schedules", json=body).json()["id"]
+    return made
+
+
 def _bulk(api_user: ApiUser) -> str:
     wanted = {"action": "cancel", "filter": {"tag": "none"}}
     made: str = api_user.request("POST", "/api/v1/tasks/bulk", json=wanted).json()["id"]
@@ -91,6 +99,7 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "dag_id": (_dag, lambda: show_dag(new_dag_id())),
     "trigger_id": (_trigger, lambda: show_trigger(new_trigger_id())),
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
+    "schedule_id": (_schedule, lambda: show_schedule(new_schedule_id())),
     "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
     "channel": (_channel, lambda: "no-channel"),
     "notification_id": (_notification, lambda: "999999"),
@@ -111,7 +120,7 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
 def _traces(api_user: ApiUser) -> list[object]:
     """Return all rows of a user, without columns that change by themselves."""
     tables = ("tasks", "dags", "task_edges", "dead_letters", "pauses", "audit_log", "events")
-    tables += ("bulk_operations",)
+    tables += ("bulk_operations", "schedules", "schedule_fires")
     keys = "SELECT id, name, scopes, expires_at, revoked_at, replaced_by FROM api_keys ORDER BY 1"
     return [
         *(api_user.deployment.rows(f"SELECT * FROM {table} ORDER BY 1, 2") for table in tables),
@@ -265,8 +274,12 @@ def test_only_admins_see_admin_routes_in_the_description(api_user: ApiUser) -> N
 
 def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None:
     reader = api_user.new_user(scopes=("tasks:read", "keys:read"))
-    # A plan stores nothing.
-    only_asks = {"POST /api/v1/plan", "POST /api/v1/dags/plan"}
+    # A plan or a preview stores nothing.
+    only_asks = {
+        "POST /api/v1/plan",
+        "POST /api/v1/dags/plan",
+        "POST /api/v1/schedules/preview",
+    }
     changing: list[Operation] = [
         operation
         for operation in operations(api_user)

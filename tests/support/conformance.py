@@ -45,6 +45,27 @@ ALLOWED_ERRORS = {
     f"POST {API}/plan": {"INVALID_GRAPH", "INVALID_REQUEST edges"},
     # The ETag is that of an older version.
     f"PATCH {TASKS}/{{task_id}}": {"PRECONDITION_FAILED"},
+    # Times and templates have a syntax of their own, and what is submitted is checked like a task.
+    **{
+        f"{method} {API}/schedules{rest}": {
+            "PRECONDITION_FAILED",
+            "INVALID_GRAPH",
+            *(f"INVALID_REQUEST {name}" for name in ("body", "name", "task", "when", "zone")),
+            *(f"INVALID_REQUEST {name}" for name in ("since", "until")),
+            "INVALID_REQUEST task.*",
+            "INVALID_REQUEST graph.*",
+        }
+        for method, rest in (
+            ("POST", ""),
+            ("POST", "/preview"),
+            ("GET", ""),
+            ("PATCH", "/{schedule_id}"),
+            ("GET", "/{schedule_id}"),
+            ("GET", "/{schedule_id}/next"),
+            ("POST", "/{schedule_id}/run"),
+            ("POST", "/{schedule_id}/backfill"),
+        )
+    },
     # One field excludes another.
     f"POST {API}/dead-letters/{{task_id}}/resolve": {"INVALID_REQUEST changes"},
     f"POST {API}/admin/pause": {"INVALID_REQUEST pool"},
@@ -286,11 +307,20 @@ def _operations(seeded_data: SeededUser) -> list[Mapping[str, Any]]:
             "include-path": f"{API}/admin/locks/{{task_id}}/release",
             "parameters": {"path.task_id": _from_dictionary("locked")},
         },
+        *(
+            {
+                "include-name": f"PATCH {route}",
+                "parameters": {"header.If-Match": _from_dictionary("editions")},
+                # 428 is the status for a missing precondition.
+                "checks": {
+                    "missing_required_header": {"expected-statuses": [400, 401, 403, 422, 428]}
+                },
+            }
+            for route in (f"{TASKS}/{{task_id}}", f"{API}/schedules/{{schedule_id}}")
+        ),
         {
-            "include-name": f"PATCH {TASKS}/{{task_id}}",
-            "parameters": {"header.If-Match": _from_dictionary("editions")},
-            # 428 is the status for a missing precondition.
-            "checks": {"missing_required_header": {"expected-statuses": [400, 401, 403, 422, 428]}},
+            "include-name": f"DELETE {API}/schedules/{{schedule_id}}",
+            "parameters": {"path.schedule_id": seeded_data.removable},
         },
         # The first frame of a stream is sent at once, the next one with the next event.
         {

@@ -155,6 +155,16 @@ UPDATE dead_letters SET resolution = 'retry' WHERE task_id = :dead;
 UPDATE dead_letters SET resolution = NULL WHERE task_id = :revived;
 UPDATE dead_letters SET task_id = :done WHERE task_id = :dead;
 
+-- name: I17
+UPDATE schedule_fires SET dag_id = gen_random_uuid();
+UPDATE schedule_fires SET dag_id = NULL;
+INSERT INTO schedule_fires SELECT * FROM schedule_fires;
+INSERT INTO schedule_fires (schedule_id, fire_at, user_id, kind, status, dag_id)
+SELECT schedule_id, fire_at - interval '1 day', user_id, kind, status, dag_id FROM schedule_fires;
+DELETE FROM schedule_fires;
+WITH changed AS (UPDATE schedule_fires SET kind = 'scheduled')
+UPDATE schedules SET next_fire_at = '2000-01-01';
+
 -- name: I20
 DELETE FROM exec_log WHERE task_id = :done;
 UPDATE exec_log SET ok = false WHERE task_id = :done;

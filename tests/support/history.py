@@ -16,6 +16,7 @@ from overnight_server.control.bulk import start as start_bulk
 from overnight_server.control.cancel import cancel
 from overnight_server.control.claim_tokens import token_of
 from overnight_server.control.dead_letters import retry
+from overnight_server.control.schedules import run_now
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.claims import Claim
 from overnight_server.domain.ids import DagId, TaskId
@@ -33,6 +34,8 @@ from tests.support.graphs import begin, end, graph
 from tests.support.invariants import record_plan_history
 from tests.support.notifications import add_channel
 from tests.support.recorded_actions import RecordedAction, token_suffix
+from tests.support.schedules import SETTINGS
+from tests.support.schedules import add as add_schedule
 
 FOLDER = Path(__file__).parent
 NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
@@ -154,6 +157,8 @@ def make_history(deployment: Deployment) -> History:
     }
     start_bulk(deployment.app, other, MOVE_UP, actor=f"user:{other}")
     assert run_bulks(deployment.dispatcher) == 1
+    schedule = add_schedule(deployment, other, "every day at 22:00")
+    run_now(deployment.app, other, schedule, SETTINGS, actor="human:me")
     return History(deployment, names)
 
 

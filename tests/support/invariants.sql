@@ -4,12 +4,6 @@
 -- exec_log was written). The table plan_history has each user's limits with the time
 -- since when they apply. exec_log is the handlers' own record: one row for each start of a handler.
 
--- inapplicable: I17 each tick of a schedule is recorded once
--- No task is submitted by a schedule: there is no table of schedules, so no tick can be repeated or missed.
-
--- inapplicable: I19 one message in the outbox for each end
--- Nothing is sent when a task ends: clients read its events, which I18 checks.
-
 -- name: I01
 -- every acknowledged submission exists
 SELECT acked.id
@@ -142,6 +136,37 @@ SELECT user_id, idempotency_key, count(*) AS tasks
  GROUP BY user_id, idempotency_key
 HAVING count(*) > 1;
 
+-- name: I17
+-- a fire time of a schedule has exactly one outcome, and what it submitted was submitted for it alone
+SELECT schedule_id, fire_at, status, dag_id
+  FROM schedule_fires
+ WHERE (status = 'queued') <> (dag_id IS NOT NULL)
+UNION ALL
+SELECT schedule_id, fire_at, 'twice', NULL
+  FROM schedule_fires
+ GROUP BY schedule_id, fire_at
+HAVING count(*) > 1
+UNION ALL
+SELECT NULL, NULL, 'one graph for ' || count(*) || ' fire times', dag_id
+  FROM schedule_fires
+ WHERE dag_id IS NOT NULL
+ GROUP BY dag_id
+HAVING count(*) > 1
+UNION ALL
+SELECT NULL, NULL, 'no fire time', t.dag_id
+  FROM tasks t
+ WHERE t.source = 'scheduler'
+   AND EXISTS (SELECT 1 FROM schedules s
+                WHERE s.user_id = t.user_id AND 'cron:' || s.name = t.created_by AND s.created_at <= t.created_at)
+   AND NOT EXISTS (SELECT 1 FROM dags g WHERE g.id = t.dag_id AND g.forked_from IS NOT NULL)
+   AND NOT EXISTS (SELECT 1 FROM schedule_fires f WHERE f.dag_id = t.dag_id)
+UNION ALL
+SELECT f.schedule_id, f.fire_at, 'before its time', f.dag_id
+  FROM schedules s
+  JOIN schedule_fires f ON f.schedule_id = s.id
+ WHERE f.kind = 'scheduled'
+   AND f.fire_at >= s.next_fire_at;
+
 -- name: I20
 -- an accepted result belongs to the run that owned the attempt; no attempt is started twice or without its claim
 WITH owned AS (
@@ -215,4 +240,3 @@ SELECT l.user_id, mark, count(n.id) AS notices
    AND l.used_seconds > 0
  GROUP BY l.user_id, mark
 HAVING count(n.id) <> 1;
-

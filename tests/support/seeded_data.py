@@ -37,6 +37,8 @@ class SeededUser:
     rejected: list[str] = field(default_factory=list)
     locked: list[str] = field(default_factory=list)
     ended: list[str] = field(default_factory=list)
+    #: The schedule that requests may remove, so that the others stay.
+    removable: str = ""
 
 
 def seed(served: LiveApi, *, is_admin: bool) -> SeededUser:
@@ -87,6 +89,7 @@ class _Seeder:
                 "dag_id": [dag],
                 "bulk_id": [self._post(f"{TASKS}/bulk", action="retry", filter={"tag": "a"})["id"]],
                 "trigger_id": [self._post(f"{API}/dags/{dag}/triggers", graph=GRAPH)["id"]],
+                "schedule_id": [self._schedule(name) for name in ("nightly", "weekly", "monthly")],
                 "artifact_id": [artifact["id"]],
                 # Not the agent of the runs, because a request may remove it.
                 "agent_id": [other],
@@ -99,11 +102,18 @@ class _Seeder:
             foreign=foreign,
             runs=runs,
             ended=[self._ended() for _ in range(3)],
+            removable=self._schedule("removable"),
             awaiting=[self._awaiting(agent) for _ in range(8)],
             dead_lettered=[self._dead_lettered(agent) for _ in range(6)],
             rejected=rejected,
             locked=[self._run(agent, locks=[f"repo:{n}"])[0] for n in range(4)],
         )
+
+    def _schedule(self, name: str) -> str:
+        made: str = self._post(
+            f"{API}/schedules", name=name, when="every day at 22:00", task={"title": "a task"}
+        )["id"]
+        return made
 
     def _finding(self) -> str:
         """Store a finding of the audit and return its number."""

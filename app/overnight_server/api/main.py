@@ -40,6 +40,7 @@ from overnight_server.api.routes import (
     queue,
     records,
     runs,
+    schedules,
     tasks,
     triggers,
 )
@@ -55,7 +56,7 @@ from overnight_server.wakeups.log_feed import LogFeed
 from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
-    *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers),
+    *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers, schedules),
     *(plan, me, account, queue, agents, runs, agent_profiles, notifications),
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit),

@@ -39,6 +39,7 @@ from overnight_server.cli.commands import (
     pauses,
     processes,
     profiles,
+    schedules,
     task_changes,
     tasks,
     triggers,
@@ -148,6 +149,7 @@ app.add_typer(dags.app, name="dag", rich_help_panel=TASKS)
 app.add_typer(artifacts.app, name="artifacts", rich_help_panel=TASKS)
 app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
+app.add_typer(schedules.app, name="schedule", rich_help_panel=TASKS)
 app.add_typer(agent_profiles.app, name="agent-profile", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)
 app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)

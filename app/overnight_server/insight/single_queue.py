@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping
 
 from overnight.errors import TaskNotFound, UserNotFound
 from overnight.models.queue import JobStatus, QueuedTask, QueueFigures
-from overnight_server.domain.ids import TaskId, UserId, show_task
+from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
 from overnight_server.domain.lifecycle import State, Status
 from overnight_server.domain.priority import MAX_POSITION, position_of
 from overnight_server.mask import mask_names, mask_text
@@ -64,7 +65,10 @@ def list_entries(
 
 
 def list_jobs(db: Db, user_id: UserId, *, limit: int) -> list[JobStatus]:
-    """Return the user's scheduler jobs with the outcome of each one's last submit, newest first."""
+    """Return the user's schedules and the jobs of external schedulers, the latest run first.
+
+    Each comes with the outcome of its last run.
+    """
     params = {"user_id": user_id, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("view_jobs"), params).all())
     return [
@@ -72,11 +76,19 @@ def list_jobs(db: Db, user_id: UserId, *, limit: int) -> list[JobStatus]:
             name=row.name,
             last_run_at=row.last_run_at,
             last_status=row.last_status,
-            last_queue_id=None if row.task_id is None else show_task(row.task_id),
-            is_running=row.state is not None and not State(row.state).is_final,
+            last_queue_id=_queue_id(row.task_id, row.dag_id),
+            is_running=row.is_running,
+            next_run_at=row.next_run_at,
         )
         for row in rows
     ]
+
+
+def _queue_id(task_id: UUID | None, dag_id: UUID | None) -> str | None:
+    """Return the id of what a job submitted last: a task, or a whole graph."""
+    if task_id is not None:
+        return show_task(task_id)
+    return None if dag_id is None else show_dag(dag_id)
 
 
 def _entry(row: RowMapping) -> QueuedTask:

@@ -36,6 +36,7 @@ PATH_PARAMETERS = {
     "notification_id": "The number of a delivery of a notification.",
     "profile": "The name of an agent profile.",
     "row_id": "The number of a row of the inbox.",
+    "schedule_id": "The id of a schedule.",
     "task_id": "The id of a task.",
     "trigger_id": "The id of a trigger.",
     "user_id": "The id or name of a user.",

@@ -15,6 +15,7 @@ from overnight.errors import (
     InboxRowNotFound,
     InvalidRequest,
     Refused,
+    ScheduleNotFound,
     TaskNotFound,
     TriggerNotFound,
 )
@@ -23,11 +24,13 @@ from overnight_server.domain.ids import (
     BulkId,
     DagId,
     MalformedId,
+    ScheduleId,
     TaskId,
     TriggerId,
     parse_artifact,
     parse_bulk,
     parse_dag,
+    parse_schedule,
     parse_task,
     parse_trigger,
 )
@@ -108,6 +111,11 @@ def parse_log_position(field: str, text: str) -> tuple[int, int]:
 def parse_trigger_param(text: str) -> TriggerId:
     """Return a trigger id; raise TriggerNotFound if the text is not one."""
     return _parse(parse_trigger, text, TriggerNotFound)
+
+
+def parse_schedule_param(text: str) -> ScheduleId:
+    """Return a schedule id; raise ScheduleNotFound if the text is not one."""
+    return _parse(parse_schedule, text, ScheduleNotFound)
 
 
 def parse_delivery_param(text: str) -> int:

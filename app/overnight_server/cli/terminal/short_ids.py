@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from overnight import Client
 
 PREFIX, DAG_PREFIX = "task_", "dag_"
-BULK_PREFIX, TRIGGER_PREFIX = "bulk_", "trigger_"
+BULK_PREFIX, TRIGGER_PREFIX, SCHEDULE_PREFIX = "bulk_", "trigger_", "schedule_"
 ID_LENGTH = 26
 # Abbreviations are looked up among this many recent objects; older ones need the whole id.
 RECENT = 500
@@ -79,6 +79,14 @@ def resolve_trigger(client: "Client", reference: str) -> str:
         return TRIGGER_PREFIX + _letters(reference)
     recent = [trigger.id for trigger in client.triggers.list(limit=RECENT_TRIGGERS)]
     return choose(reference, recent, among="recent trigger")
+
+
+def resolve_schedule(client: "Client", reference: str) -> str:
+    """Return the id of the caller's schedule that `reference` identifies."""
+    if is_whole(reference):
+        return SCHEDULE_PREFIX + _letters(reference)
+    all_own = [schedule.id for schedule in client.schedules.list()]
+    return choose(reference, all_own, among="schedule")
 
 
 def resolve_task_or_dag(client: "Client", reference: str) -> str:
@@ -157,7 +165,7 @@ def _resolve_in_graph(client: "Client", graph: str, task: str) -> str:
 def _letters(task_id: str) -> str:
     """Return an id in upper case and without its prefix."""
     text = task_id.strip()
-    for prefix in (PREFIX, DAG_PREFIX, BULK_PREFIX, TRIGGER_PREFIX):
+    for prefix in (PREFIX, DAG_PREFIX, BULK_PREFIX, TRIGGER_PREFIX, SCHEDULE_PREFIX):
         if text.lower().startswith(prefix):
             return text[len(prefix) :].upper()
     return text.upper()
