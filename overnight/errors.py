@@ -6,7 +6,8 @@ client reads the body and raises the same class again, found by its `code`.
 OvernightError                 base of all errors
 ├── Refused                    the service refused a request; nothing was changed
 │   ├── InvalidRequest         a field is wrong; `fields` lists each wrong field
-│   │   └── InvalidGraph       the tasks do not form a graph: a cycle or an unknown name
+│   │   ├── InvalidGraph       the tasks do not form a graph: a cycle or an unknown name
+│   │   └── InvalidTemplate    no event could become a task by this template
 │   ├── Unauthenticated        the API key is missing, wrong, expired or revoked
 │   ├── Forbidden              the API key lacks a scope
 │   ├── TooManyRequests        the user's request rate is exceeded; `retry_after` says how long
@@ -18,7 +19,11 @@ OvernightError                 base of all errors
 │   ├── BulkNotFound           the user has no such bulk operation
 │   ├── TriggerNotFound        no such trigger, or it has already fired
 │   ├── ScheduleNotFound       the user has no such schedule
+│   ├── HookNotFound           the user has no such source of webhooks
+│   ├── HookExists             the name is taken, or the user has too many sources
 │   ├── DeliveryNotFound       the user has no such delivery, or it is no longer kept
+│   ├── HookRefused            a webhook is not proven to come from the sender of an active source
+│   ├── EventUnfit             an event was accepted as genuine, but no task could be made of it
 │   ├── ArtifactNotFound       the user has no such artifact
 │   ├── ChannelNotFound        the user has no notification channel of this name
 │   ├── ArtifactChanged        a later run has replaced the artifact while it was read
@@ -158,6 +163,16 @@ class InvalidGraph(InvalidRequest):
         Refused.__init__(self, "; ".join(map(str, fields)), fields=fields)
 
 
+class InvalidTemplate(InvalidRequest):
+    """No event could become a task or graph by this template; `fields` lists the wrong fields."""
+
+    code = "INVALID_TEMPLATE"
+    status = 422
+
+    def __init__(self, fields: Sequence[FieldError]) -> None:
+        Refused.__init__(self, "; ".join(map(str, fields)), fields=fields)
+
+
 class Unauthenticated(Refused):
     """The API key is missing, wrong, expired or revoked."""
 
@@ -279,6 +294,23 @@ class ScheduleNotFound(Refused):
         super().__init__("no such schedule")
 
 
+class HookNotFound(Refused):
+    """The user has no such source of webhooks."""
+
+    code = "HOOK_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such source of webhooks")
+
+
+class HookExists(Refused):
+    """Another source of webhooks of the user has this name, or there are too many."""
+
+    code = "HOOK_EXISTS"
+    status = 409
+
+
 class DeliveryNotFound(Refused):
     """The user has no such delivery of a webhook, or it is no longer kept."""
 
@@ -287,6 +319,35 @@ class DeliveryNotFound(Refused):
 
     def __init__(self) -> None:
         super().__init__("no such delivery, or its source was removed")
+
+
+class HookRefused(Refused):
+    """A webhook is not proven to come from the sender of an active source.
+
+    The answer does not tell whether the source exists.
+    """
+
+    code = "HOOK_REFUSED"
+    status = 401
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no active source of webhooks has this address and accepts this signature; nothing was"
+            " changed"
+        )
+
+
+class EventUnfit(Refused):
+    """An event was accepted as genuine, but no task could be made of it."""
+
+    code = "EVENT_UNFIT"
+    status = 422
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no task can be made of this event; the owner of the source sees the reason, and can"
+            " replay the delivery"
+        )
 
 
 class ArtifactNotFound(Refused):

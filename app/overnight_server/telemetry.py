@@ -242,6 +242,11 @@ class LogEvent(Enum):
         "schedule_id error",
         "A schedule failed for a reason its owner cannot change; it is retried later.",
     )
+    HOOK_FAILED = (
+        WARN,
+        "hook_id error",
+        "A webhook came from its sender, but no task could be made of it; it can be replayed.",
+    )
     INBOX_REFUSED = (
         WARN,
         "row error",

@@ -23,6 +23,7 @@ from overnight.client.calls import Call, path, read, read_list, send
 from overnight.client.dags import Dags
 from overnight.client.discovery import Environment, find_server
 from overnight.client.event_stream import follow_events
+from overnight.client.hooks import Hooks
 from overnight.client.notifications import Notifications
 from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.queue import Queue
@@ -55,6 +56,7 @@ class Operations(Group[D], Generic[D]):
         self.usage: UsageAndApprovals[D] = UsageAndApprovals(transport)
         self.triggers: Triggers[D] = Triggers(transport)
         self.schedules: Schedules[D] = Schedules(transport)
+        self.hooks: Hooks[D] = Hooks(transport)
         self.agent_profiles: AgentProfiles[D] = AgentProfiles(transport)
         self.notifications: Notifications[D] = Notifications(transport)
         self.me: Account[D] = Account(transport)

@@ -138,6 +138,19 @@ if TYPE_CHECKING:
         RunLimits,
     )
     from overnight.models.explain import Explanation, Reason
+    from overnight.models.hooks import (
+        Hook,
+        HookChangeFields,
+        HookChanges,
+        HookCondition,
+        HookCreate,
+        HookCreated,
+        HookDelivery,
+        HookFields,
+        HookReceived,
+        HookRemoved,
+        HookRotate,
+    )
     from overnight.models.http_agents import (
         AbsenceAnswer,
         HealthAnswer,
@@ -264,6 +277,17 @@ __all__ = [
     "Forecast",
     "HealthAnswer",
     "HeartbeatReply",
+    "Hook",
+    "HookChangeFields",
+    "HookChanges",
+    "HookCondition",
+    "HookCreate",
+    "HookCreated",
+    "HookDelivery",
+    "HookFields",
+    "HookReceived",
+    "HookRemoved",
+    "HookRotate",
     "HoursAdjustment",
     "HttpAgentAdd",
     "HttpAgentAdded",
@@ -385,6 +409,7 @@ _MODULES = (
     "admin",
     "keys",
     "validation",
+    "hooks",
     "notifications",
 )
 

@@ -13,13 +13,16 @@ from overnight_server.domain.ids import (
     new_agent_id,
     new_bulk_id,
     new_dag_id,
+    new_hook_id,
     new_schedule_id,
     new_task_id,
     new_trigger_id,
+    parse_hook,
     parse_task,
     show_artifact,
     show_bulk,
     show_dag,
+    show_hook,
     show_schedule,
     show_task,
     show_trigger,
@@ -82,6 +85,22 @@ def _bulk(api_user: ApiUser) -> str:
     return made
 
 
+def _hook(api_user: ApiUser) -> str:
+    wanted = {"name": f"hook-{uuid4().hex}", "preset": "generic"}
+    made: str = api_user.request("POST", "/api/v1/hooks", json=wanted).json()["id"]
+    return made
+
+
+def _delivery(api_user: ApiUser) -> str:
+    row = api_user.deployment.one(
+        "INSERT INTO received_hooks (source_id, user_id, headers, body, outcome)"
+        " VALUES (:h, :u, '{}', '{}', 'ignored') RETURNING id",
+        h=parse_hook(_hook(api_user)),
+        u=api_user.user,
+    )
+    return str(row["id"])
+
+
 def _channel(api_user: ApiUser) -> str:
     name = f"channel-{uuid4().hex}"
     add_channel(api_user.deployment, api_user.user, name=name)
@@ -101,8 +120,10 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "artifact_id": (_artifact, lambda: show_artifact(ArtifactId(uuid4()))),
     "schedule_id": (_schedule, lambda: show_schedule(new_schedule_id())),
     "bulk_id": (_bulk, lambda: show_bulk(new_bulk_id())),
+    "hook_id": (_hook, lambda: show_hook(new_hook_id())),
     "channel": (_channel, lambda: "no-channel"),
     "notification_id": (_notification, lambda: "999999"),
+    "delivery_id": (_delivery, lambda: "999999"),
     "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
     # Profiles are of no user: the same unknown one for both.
     "profile": (lambda _api_user: "no-profile", lambda: "no-profile"),

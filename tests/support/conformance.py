@@ -93,6 +93,15 @@ ALLOWED_ERRORS = {
     f"POST {API}/admin/users": {"INVALID_REQUEST name"},
     # A time zone that does not exist.
     f"PATCH {API}/admin/users/{{user_id}}": {"INVALID_REQUEST zone"},
+    # What is legal depends on the scheme or another field, and a task or a preset is needed.
+    f"POST {API}/hooks": {
+        *("INVALID_TEMPLATE", "INVALID_REQUEST header"),
+        *("INVALID_REQUEST secret", "INVALID_REQUEST task", "INVALID_REQUEST graph"),
+    },
+    f"PATCH {API}/hooks/{{hook_id}}": {
+        *("INVALID_TEMPLATE", "INVALID_REQUEST header", "INVALID_REQUEST graph"),
+    },
+    f"POST {API}/hooks/{{hook_id}}/rotate": {"INVALID_REQUEST secret"},
     # The legal content depends on another field.
     f"POST {TASKS}/{{task_id}}/artifacts": {"INVALID_REQUEST content"},
     # Ids of tasks that exist and may be waited for.

@@ -7,7 +7,7 @@ from typing import Any
 import httpx2
 
 from overnight_server.control.keys import issue, key_id_of
-from overnight_server.domain.ids import parse_task, show_task
+from overnight_server.domain.ids import parse_hook, parse_task, show_task
 from tests.support.live_api import LiveApi
 from tests.support.notifications import add_channel
 from tests.support.rejected_output import dead_letter
@@ -83,6 +83,7 @@ class _Seeder:
         )
         keys = [key_id_of(self.served.another_key(self.served.user)) for _ in range(4)]
         channels = [self._channel(name) for name in ("first", "second", "third")]
+        hooks = [self._hook(name) for name in ("first", "second", "third")]
         return SeededUser(
             own={
                 "task_id": [self._task(title="waits")["id"] for _ in range(3)],
@@ -95,8 +96,10 @@ class _Seeder:
                 "agent_id": [other],
                 "key_id": keys,
                 "finding_id": [self._finding() for _ in range(3)],
+                "hook_id": hooks,
                 "channel": channels,
                 "notification_id": [self._notification(channel) for channel in channels],
+                "delivery_id": [self._delivery(hook) for hook in hooks],
                 "profile": [self._profile(name) for name in ("claude", "codex")],
             },
             foreign=foreign,
@@ -136,6 +139,21 @@ class _Seeder:
             id=int(number),
         )
         return number
+
+    def _hook(self, name: str) -> str:
+        """Add a source of webhooks and return its id."""
+        made: str = self._post(f"{API}/hooks", name=name, preset="generic")["id"]
+        return made
+
+    def _delivery(self, hook: str) -> str:
+        """Store a delivery of a source of webhooks and return its number."""
+        row = self.served.deployment.one(
+            "INSERT INTO received_hooks (source_id, user_id, headers, body, outcome)"
+            " VALUES (:hook, :user, '{}', '{}', 'ignored') RETURNING id",
+            hook=parse_hook(hook),
+            user=self.served.user,
+        )
+        return str(row["id"])
 
     def _profile(self, name: str) -> str:
         """Store an agent profile and return its name."""

@@ -32,6 +32,7 @@ from overnight_server.api.routes import (
     description,
     event_stream,
     health,
+    hooks,
     keys,
     logs,
     me,
@@ -56,7 +57,7 @@ from overnight_server.wakeups.log_feed import LogFeed
 from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
-    *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers, schedules),
+    *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers, schedules, hooks),
     *(plan, me, account, queue, agents, runs, agent_profiles, notifications),
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit),
@@ -122,6 +123,7 @@ def create_app(settings: Settings) -> FastAPI:
     api.state.closed_at_shutdown = [resource for resource in created if resource is not None]
     for module in ROUTES:
         api.include_router(module.router)
+    api.router.routes.append(Route(hooks.PATH, hooks.receive_hook, methods=["POST"]))
     api.router.routes.append(Route("/api/v1/{path:path}", UnknownPath()))
     problems.install(api)
     # Building the schema takes half a second, so this is done before the first request.

@@ -14,6 +14,7 @@ TriggerId = NewType("TriggerId", UUID)
 ArtifactId = NewType("ArtifactId", UUID)
 BulkId = NewType("BulkId", UUID)
 ScheduleId = NewType("ScheduleId", UUID)
+HookId = NewType("HookId", UUID)
 
 # Ids are converted several times for every task, so the code converts two characters (ten bits) in
 # one step.
@@ -84,6 +85,11 @@ def new_schedule_id() -> ScheduleId:
     return ScheduleId(_GENERATOR.generate().to_uuid())
 
 
+def new_hook_id() -> HookId:
+    """Return the id of a new source of webhooks."""
+    return HookId(_GENERATOR.generate().to_uuid())
+
+
 def new_agent_id() -> str:
     """Return the id of a new pull agent, in the form that users see."""
     return f"agent_{_ulid(_GENERATOR.generate().to_uuid())}"
@@ -123,6 +129,11 @@ def show_schedule(schedule: UUID) -> str:
     return f"schedule_{_ulid(schedule)}"
 
 
+def show_hook(hook: UUID) -> str:
+    """Return the id of a source of webhooks as users see it."""
+    return f"hook_{_ulid(hook)}"
+
+
 def parse_task(text: str) -> TaskId:
     """Parse a task's id in the form that users see, or raise MalformedId."""
     return TaskId(_parse(text, "task_"))
@@ -156,6 +167,11 @@ def parse_bulk(text: str) -> BulkId:
 def parse_schedule(text: str) -> ScheduleId:
     """Parse a schedule's id in the form that users see, or raise MalformedId."""
     return ScheduleId(_parse(text, "schedule_"))
+
+
+def parse_hook(text: str) -> HookId:
+    """Parse the id of a source of webhooks in the form that users see, or raise MalformedId."""
+    return HookId(_parse(text, "hook_"))
 
 
 def _ulid(uuid: UUID) -> str:

@@ -12,6 +12,7 @@ from overnight.errors import (
     DagNotFound,
     DeliveryNotFound,
     FindingNotFound,
+    HookNotFound,
     InboxRowNotFound,
     InvalidRequest,
     Refused,
@@ -23,6 +24,7 @@ from overnight_server.domain.ids import (
     ArtifactId,
     BulkId,
     DagId,
+    HookId,
     MalformedId,
     ScheduleId,
     TaskId,
@@ -30,6 +32,7 @@ from overnight_server.domain.ids import (
     parse_artifact,
     parse_bulk,
     parse_dag,
+    parse_hook,
     parse_schedule,
     parse_task,
     parse_trigger,
@@ -116,6 +119,11 @@ def parse_trigger_param(text: str) -> TriggerId:
 def parse_schedule_param(text: str) -> ScheduleId:
     """Return a schedule id; raise ScheduleNotFound if the text is not one."""
     return _parse(parse_schedule, text, ScheduleNotFound)
+
+
+def parse_hook_param(text: str) -> HookId:
+    """Return the id of a source of webhooks; raise HookNotFound if the text is not one."""
+    return _parse(parse_hook, text, HookNotFound)
 
 
 def parse_delivery_param(text: str) -> int:

@@ -11,6 +11,7 @@ from overnight_server.cli.terminal.failures import Code, CommandFailure
 
 if TYPE_CHECKING:
     from overnight import Client
+    from overnight.models.hooks import Hook
 
 PREFIX, DAG_PREFIX = "task_", "dag_"
 BULK_PREFIX, TRIGGER_PREFIX, SCHEDULE_PREFIX = "bulk_", "trigger_", "schedule_"
@@ -87,6 +88,16 @@ def resolve_schedule(client: "Client", reference: str) -> str:
         return SCHEDULE_PREFIX + _letters(reference)
     all_own = [schedule.id for schedule in client.schedules.list()]
     return choose(reference, all_own, among="schedule")
+
+
+def resolve_hook(client: "Client", reference: str) -> "Hook":
+    """Return the caller's source of webhooks that `reference` identifies: a name, or an id."""
+    hooks = client.hooks.list()
+    for hook in hooks:
+        if reference == hook.name:
+            return hook
+    chosen = choose(reference, [hook.id for hook in hooks], among="source of webhooks")
+    return next(hook for hook in hooks if hook.id == chosen)
 
 
 def resolve_task_or_dag(client: "Client", reference: str) -> str:

@@ -46,6 +46,9 @@ GRANT UPDATE (name, address, full_address, private_allowed, secret, old_secret_u
               failures, blocked_until)
    ON notification_channels TO overnight_app;
 GRANT SELECT, UPDATE ON notification_channels TO overnight_dispatcher;
+-- The API checks who sent a webhook, so it reads the secrets of sources; of other users through secrets_of_source alone.
+GRANT SELECT, INSERT, UPDATE ON webhook_sources, received_hooks TO overnight_app;
+GRANT SELECT ON received_hooks TO overnight_admin, overnight_dispatcher;
 GRANT SELECT ON notifications, notification_deliveries TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 GRANT INSERT ON notifications, notification_deliveries TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT UPDATE ON notification_deliveries TO overnight_app, overnight_dispatcher;
@@ -86,6 +89,7 @@ END
 $function_rights$;
 -- Functions that run with the owner's rights.
 GRANT EXECUTE ON FUNCTION holder_of_key, hand_over_made_keys, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION secrets_of_source, note_refused_hook TO overnight_app;
 GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
