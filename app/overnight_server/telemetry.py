@@ -247,6 +247,17 @@ class LogEvent(Enum):
         "hook_id error",
         "A webhook came from its sender, but no task could be made of it; it can be replayed.",
     )
+    FILE_ACCEPTED = (INFO, "file user tasks", "A file of the watched folder became tasks.")
+    FILE_REFUSED = (
+        WARN,
+        "file user error",
+        "No task was made of a file in the watched folder; it was moved to `refused` there.",
+    )
+    FILE_STUCK = (
+        ERROR,
+        "user error",
+        "The files of a user in the watched folder could not be read or moved.",
+    )
     INBOX_REFUSED = (
         WARN,
         "row error",

@@ -19,6 +19,7 @@ from overnight_server.maintenance.artifact_retention import delete_old_artifacts
 from overnight_server.maintenance.audit import audit, audit_all
 from overnight_server.maintenance.bulk import run_bulks
 from overnight_server.maintenance.deadlines import dead_letter_passed, raise_deadline_priority
+from overnight_server.maintenance.file_drop import take_files
 from overnight_server.maintenance.log_retention import delete_old_logs
 from overnight_server.maintenance.no_handler import dead_letter_unhandled
 from overnight_server.maintenance.orphan_blobs import delete_orphan_blobs
@@ -166,6 +167,11 @@ SWEEPS: dict[str, Sweep] = {
     ),
     "inbox": Sweep(
         process_inbox, lambda settings: settings.inbox_interval, "submit tasks from the inbox"
+    ),
+    "drop": Sweep(
+        take_files,
+        lambda settings: settings.drop_interval,
+        "submit tasks from files in the watched folder",
     ),
     "bulk": Sweep(
         lambda db, settings: run_bulks(db, Caps.of(settings)),

@@ -368,6 +368,17 @@ class Settings(BaseModel):
     inbox_interval: Annotated[Seconds, duration(1, 60)] = Field(
         default=1.0, description="How often the inbox table is read."
     )
+    drop_folder: Path | None = Field(
+        default=None,
+        description="A folder that is watched: files in its folder USER become tasks of that user."
+        " Without it, no files are read.",
+    )
+    drop_interval: Annotated[Seconds, duration(1, 3600)] = Field(
+        default=5, description="How often the watched folder is read."
+    )
+    drop_settle_seconds: Annotated[Seconds, duration(0, 3600)] = Field(
+        default=2, description="How long a file in the watched folder must not have changed."
+    )
     bulk_interval: Annotated[Seconds, duration(1, 60)] = Field(
         default=2, description="How often beat continues bulk operations."
     )
@@ -651,7 +662,7 @@ class Settings(BaseModel):
             raise ValueError("outside its range")
         return value
 
-    @field_validator("home", "config_file", "pg_bin", "redis_bin", mode="after")
+    @field_validator("home", "config_file", "pg_bin", "redis_bin", "drop_folder", mode="after")
     @classmethod
     def _expand_home(cls, path: Path | None) -> Path | None:
         return path and path.expanduser()

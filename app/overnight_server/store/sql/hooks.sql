@@ -1,5 +1,9 @@
 -- Webhooks that come in. The lane is locked when a delivery becomes tasks, before its row.
 
+-- name: find_user_of_folder
+-- The user whose files are in the folder of this name.
+SELECT id, disabled_at IS NOT NULL AS is_disabled FROM users WHERE name = :name;
+
 -- name: secrets_of_source
 SELECT user_id, name, scheme, header, secrets, now FROM secrets_of_source(CAST(:source_id AS uuid));
 
