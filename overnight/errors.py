@@ -21,6 +21,8 @@ OvernightError                 base of all errors
 │   ├── ScheduleNotFound       the user has no such schedule
 │   ├── HookNotFound           the user has no such source of webhooks
 │   ├── HookExists             the name is taken, or the user has too many sources
+│   ├── RuleNotFound           the user has no such improvement rule
+│   ├── RuleExists             the name is taken, or the user has too many rules
 │   ├── DeliveryNotFound       the user has no such delivery, or it is no longer kept
 │   ├── HookRefused            a webhook is not proven to come from the sender of an active source
 │   ├── EventUnfit             an event was accepted as genuine, but no task could be made of it
@@ -308,6 +310,23 @@ class HookExists(Refused):
     """Another source of webhooks of the user has this name, or there are too many."""
 
     code = "HOOK_EXISTS"
+    status = 409
+
+
+class RuleNotFound(Refused):
+    """The user has no such improvement rule."""
+
+    code = "RULE_NOT_FOUND"
+    status = 404
+
+    def __init__(self) -> None:
+        super().__init__("no such rule")
+
+
+class RuleExists(Refused):
+    """Another improvement rule of the user has this name, or there are too many."""
+
+    code = "RULE_EXISTS"
     status = 409
 
 

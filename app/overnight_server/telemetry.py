@@ -247,6 +247,11 @@ class LogEvent(Enum):
         "hook_id error",
         "A webhook came from its sender, but no task could be made of it; it can be replayed.",
     )
+    RULE_STUCK = (
+        ERROR,
+        "rule_id error",
+        "An improvement rule failed for a reason its owner cannot change; it is applied again.",
+    )
     FILE_ACCEPTED = (INFO, "file user tasks", "A file of the watched folder became tasks.")
     FILE_REFUSED = (
         WARN,

@@ -28,6 +28,7 @@ from overnight.client.notifications import Notifications
 from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.queue import Queue
 from overnight.client.request_plan import ItemSteps, RequestPlan
+from overnight.client.rules import Rules
 from overnight.client.schedules import Schedules
 from overnight.client.tasks import Tasks
 from overnight.client.transports import AsyncTransport, RequestOptions, SyncTransport
@@ -57,6 +58,7 @@ class Operations(Group[D], Generic[D]):
         self.triggers: Triggers[D] = Triggers(transport)
         self.schedules: Schedules[D] = Schedules(transport)
         self.hooks: Hooks[D] = Hooks(transport)
+        self.rules: Rules[D] = Rules(transport)
         self.agent_profiles: AgentProfiles[D] = AgentProfiles(transport)
         self.notifications: Notifications[D] = Notifications(transport)
         self.me: Account[D] = Account(transport)

@@ -176,6 +176,13 @@ if TYPE_CHECKING:
         QueueSubmit,
         ServiceStatus,
     )
+    from overnight.models.rules import (
+        ImprovementRule,
+        RuleCreate,
+        RuleFields,
+        RuleFigure,
+        RuleRemoved,
+    )
     from overnight.models.schedules import (
         Backfill,
         BackfillRequest,
@@ -291,6 +298,7 @@ __all__ = [
     "HoursAdjustment",
     "HttpAgentAdd",
     "HttpAgentAdded",
+    "ImprovementRule",
     "InboxResolved",
     "InboxRow",
     "JobStatus",
@@ -339,6 +347,10 @@ __all__ = [
     "RetryPolicy",
     "RetryStrategy",
     "RevokedApiKey",
+    "RuleCreate",
+    "RuleFields",
+    "RuleFigure",
+    "RuleRemoved",
     "RunCost",
     "RunFailure",
     "RunHeartbeat",
@@ -410,6 +422,7 @@ _MODULES = (
     "keys",
     "validation",
     "hooks",
+    "rules",
     "notifications",
 )
 

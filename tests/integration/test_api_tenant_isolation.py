@@ -14,6 +14,7 @@ from overnight_server.domain.ids import (
     new_bulk_id,
     new_dag_id,
     new_hook_id,
+    new_rule_id,
     new_schedule_id,
     new_task_id,
     new_trigger_id,
@@ -23,6 +24,7 @@ from overnight_server.domain.ids import (
     show_bulk,
     show_dag,
     show_hook,
+    show_rule,
     show_schedule,
     show_task,
     show_trigger,
@@ -91,6 +93,12 @@ def _hook(api_user: ApiUser) -> str:
     return made
 
 
+def _rule(api_user: ApiUser) -> str:
+    wanted = {"name": f"rule-{uuid4().hex}", "figure": "retries", "above": 1}
+    made: str = api_user.request("POST", "/api/v1/rules", json=wanted).json()["id"]
+    return made
+
+
 def _delivery(api_user: ApiUser) -> str:
     row = api_user.deployment.one(
         "INSERT INTO received_hooks (source_id, user_id, headers, body, outcome)"
@@ -123,6 +131,7 @@ MAKERS: dict[str, tuple[Callable[[ApiUser], str], Callable[[], str]]] = {
     "hook_id": (_hook, lambda: show_hook(new_hook_id())),
     "channel": (_channel, lambda: "no-channel"),
     "notification_id": (_notification, lambda: "999999"),
+    "rule_id": (_rule, lambda: show_rule(new_rule_id())),
     "delivery_id": (_delivery, lambda: "999999"),
     "worker_id": (lambda _api_user: "a-worker", lambda: "no-worker"),
     # Profiles are of no user: the same unknown one for both.
@@ -210,10 +219,10 @@ def test_every_operation_refuses_a_known_key_once_it_is_revoked(api_user: ApiUse
 
     answers = {str(operation): operation.call(api_user, own) for operation in called}
 
-    # The samples of two bodies are malformed; they are refused before any transaction.
+    # The samples of five bodies are malformed; they are refused before any transaction.
     refusals = {401, 400, 422}
     assert {name for name, answer in answers.items() if answer.status_code not in refusals} == set()
-    assert [answer.status_code for answer in answers.values()].count(401) >= len(called) - 2
+    assert [answer.status_code for answer in answers.values()].count(401) >= len(called) - 5
     assert _traces(api_user) == before
 
 

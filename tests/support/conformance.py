@@ -98,6 +98,7 @@ ALLOWED_ERRORS = {
         *("INVALID_TEMPLATE", "INVALID_REQUEST header"),
         *("INVALID_REQUEST secret", "INVALID_REQUEST task", "INVALID_REQUEST graph"),
     },
+    f"POST {API}/rules": {"INVALID_TEMPLATE"},
     f"PATCH {API}/hooks/{{hook_id}}": {
         *("INVALID_TEMPLATE", "INVALID_REQUEST header", "INVALID_REQUEST graph"),
     },

@@ -96,6 +96,7 @@ class _Seeder:
                 "agent_id": [other],
                 "key_id": keys,
                 "finding_id": [self._finding() for _ in range(3)],
+                "rule_id": [self._rule(name) for name in ("first", "second", "third")],
                 "hook_id": hooks,
                 "channel": channels,
                 "notification_id": [self._notification(channel) for channel in channels],
@@ -143,6 +144,11 @@ class _Seeder:
     def _hook(self, name: str) -> str:
         """Add a source of webhooks and return its id."""
         made: str = self._post(f"{API}/hooks", name=name, preset="generic")["id"]
+        return made
+
+    def _rule(self, name: str) -> str:
+        """Add an improvement rule and return its id."""
+        made: str = self._post(f"{API}/rules", name=name, figure="retries", above=1)["id"]
         return made
 
     def _delivery(self, hook: str) -> str:

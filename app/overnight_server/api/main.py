@@ -40,6 +40,7 @@ from overnight_server.api.routes import (
     plan,
     queue,
     records,
+    rules,
     runs,
     schedules,
     tasks,
@@ -58,7 +59,7 @@ from overnight_server.wakeups.wake import Waker
 
 ROUTES = (
     *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers, schedules, hooks),
-    *(plan, me, account, queue, agents, runs, agent_profiles, notifications),
+    *(rules, plan, me, account, queue, agents, runs, agent_profiles, notifications),
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit),
     *(health, description),

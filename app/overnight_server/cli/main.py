@@ -40,6 +40,7 @@ from overnight_server.cli.commands import (
     pauses,
     processes,
     profiles,
+    rules,
     schedules,
     task_changes,
     tasks,
@@ -152,6 +153,7 @@ app.add_typer(bulk.app, name="bulk", rich_help_panel=TASKS)
 app.add_typer(triggers.app, name="trigger", rich_help_panel=TASKS)
 app.add_typer(schedules.app, name="schedule", rich_help_panel=TASKS)
 app.add_typer(hooks.app, name="hooks", rich_help_panel=TASKS)
+app.add_typer(rules.app, name="rule", rich_help_panel=TASKS)
 app.add_typer(agent_profiles.app, name="agent-profile", rich_help_panel=TASKS)
 app.add_typer(budgets.approvals, name="approvals", rich_help_panel=TASKS)
 app.add_typer(agents.app, name="agents", rich_help_panel=TASKS)

@@ -15,6 +15,7 @@ ArtifactId = NewType("ArtifactId", UUID)
 BulkId = NewType("BulkId", UUID)
 ScheduleId = NewType("ScheduleId", UUID)
 HookId = NewType("HookId", UUID)
+RuleId = NewType("RuleId", UUID)
 
 # Ids are converted several times for every task, so the code converts two characters (ten bits) in
 # one step.
@@ -88,6 +89,11 @@ def new_schedule_id() -> ScheduleId:
 def new_hook_id() -> HookId:
     """Return the id of a new source of webhooks."""
     return HookId(_GENERATOR.generate().to_uuid())
+
+
+def new_rule_id() -> RuleId:
+    """Return the id of a new improvement rule."""
+    return RuleId(_GENERATOR.generate().to_uuid())
 
 
 def new_agent_id() -> str:
@@ -167,6 +173,16 @@ def parse_bulk(text: str) -> BulkId:
 def parse_schedule(text: str) -> ScheduleId:
     """Parse a schedule's id in the form that users see, or raise MalformedId."""
     return ScheduleId(_parse(text, "schedule_"))
+
+
+def show_rule(rule: UUID) -> str:
+    """Return the id of an improvement rule as users see it."""
+    return f"rule_{_ulid(rule)}"
+
+
+def parse_rule(text: str) -> RuleId:
+    """Parse the id of an improvement rule in the form that users see, or raise MalformedId."""
+    return RuleId(_parse(text, "rule_"))
 
 
 def parse_hook(text: str) -> HookId:

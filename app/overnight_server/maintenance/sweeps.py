@@ -26,6 +26,7 @@ from overnight_server.maintenance.orphan_blobs import delete_orphan_blobs
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.maintenance.rules import apply_rules
 from overnight_server.maintenance.schedules import fire_schedules
 from overnight_server.maintenance.stale_artifacts import delete_stale_artifacts
 from overnight_server.maintenance.starvation_alarm import report_starving_users
@@ -172,6 +173,11 @@ SWEEPS: dict[str, Sweep] = {
         take_files,
         lambda settings: settings.drop_interval,
         "submit tasks from files in the watched folder",
+    ),
+    "rules": Sweep(
+        apply_rules,
+        lambda settings: settings.rules_interval,
+        "file tasks for figures that improvement rules find bad",
     ),
     "bulk": Sweep(
         lambda db, settings: run_bulks(db, Caps.of(settings)),

@@ -379,6 +379,9 @@ class Settings(BaseModel):
     drop_settle_seconds: Annotated[Seconds, duration(0, 3600)] = Field(
         default=2, description="How long a file in the watched folder must not have changed."
     )
+    rules_interval: Annotated[Seconds, duration(1, 86400)] = Field(
+        default=300, description="How often beat applies improvement rules."
+    )
     bulk_interval: Annotated[Seconds, duration(1, 60)] = Field(
         default=2, description="How often beat continues bulk operations."
     )

@@ -39,6 +39,7 @@ PATH_PARAMETERS = {
     "profile": "The name of an agent profile.",
     "row_id": "The number of a row of the inbox.",
     "schedule_id": "The id of a schedule.",
+    "rule_id": "The id of an improvement rule.",
     "task_id": "The id of a task.",
     "trigger_id": "The id of a trigger.",
     "user_id": "The id or name of a user.",

@@ -16,6 +16,7 @@ from overnight.errors import (
     InboxRowNotFound,
     InvalidRequest,
     Refused,
+    RuleNotFound,
     ScheduleNotFound,
     TaskNotFound,
     TriggerNotFound,
@@ -26,6 +27,7 @@ from overnight_server.domain.ids import (
     DagId,
     HookId,
     MalformedId,
+    RuleId,
     ScheduleId,
     TaskId,
     TriggerId,
@@ -33,6 +35,7 @@ from overnight_server.domain.ids import (
     parse_bulk,
     parse_dag,
     parse_hook,
+    parse_rule,
     parse_schedule,
     parse_task,
     parse_trigger,
@@ -124,6 +127,11 @@ def parse_schedule_param(text: str) -> ScheduleId:
 def parse_hook_param(text: str) -> HookId:
     """Return the id of a source of webhooks; raise HookNotFound if the text is not one."""
     return _parse(parse_hook, text, HookNotFound)
+
+
+def parse_rule_param(text: str) -> RuleId:
+    """Return the id of an improvement rule; raise RuleNotFound if the text is not one."""
+    return _parse(parse_rule, text, RuleNotFound)
 
 
 def parse_delivery_param(text: str) -> int:

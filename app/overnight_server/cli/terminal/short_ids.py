@@ -12,6 +12,7 @@ from overnight_server.cli.terminal.failures import Code, CommandFailure
 if TYPE_CHECKING:
     from overnight import Client
     from overnight.models.hooks import Hook
+    from overnight.models.rules import ImprovementRule
 
 PREFIX, DAG_PREFIX = "task_", "dag_"
 BULK_PREFIX, TRIGGER_PREFIX, SCHEDULE_PREFIX = "bulk_", "trigger_", "schedule_"
@@ -98,6 +99,16 @@ def resolve_hook(client: "Client", reference: str) -> "Hook":
             return hook
     chosen = choose(reference, [hook.id for hook in hooks], among="source of webhooks")
     return next(hook for hook in hooks if hook.id == chosen)
+
+
+def resolve_rule(client: "Client", reference: str) -> "ImprovementRule":
+    """Return the caller's improvement rule that `reference` identifies: a name, or an id."""
+    rules = client.rules.list()
+    for rule in rules:
+        if reference == rule.name:
+            return rule
+    chosen = choose(reference, [rule.id for rule in rules], among="rule")
+    return next(rule for rule in rules if rule.id == chosen)
 
 
 def resolve_task_or_dag(client: "Client", reference: str) -> str:

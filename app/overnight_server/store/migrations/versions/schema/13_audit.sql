@@ -38,7 +38,7 @@ DECLARE
 BEGIN
     IF TG_RELID <> ALL ('{public.agent_profiles, public.agents, public.api_keys, public.audit_findings,
                           public.bulk_operations, public.dag_triggers, public.dags, public.dead_letters,
-                          public.http_agents, public.inbox, public.notification_channels,
+                          public.http_agents, public.improvement_rules, public.inbox, public.notification_channels,
                           public.pauses, public.schedules, public.usage_ledger, public.webhook_sources,
                           public.users}'::regclass[]) THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);

@@ -48,6 +48,10 @@ GRANT UPDATE (name, address, full_address, private_allowed, secret, old_secret_u
 GRANT SELECT, UPDATE ON notification_channels TO overnight_dispatcher;
 -- The API checks who sent a webhook, so it reads the secrets of sources; of other users through secrets_of_source alone.
 GRANT SELECT, INSERT, UPDATE ON webhook_sources, received_hooks TO overnight_app;
+GRANT SELECT, INSERT, UPDATE ON improvement_rules TO overnight_app;
+GRANT SELECT, UPDATE ON improvement_rules TO overnight_dispatcher;
+GRANT SELECT ON improvement_tasks TO overnight_app;
+GRANT SELECT, INSERT ON improvement_tasks TO overnight_dispatcher;
 GRANT SELECT ON received_hooks TO overnight_admin, overnight_dispatcher;
 GRANT SELECT ON notifications, notification_deliveries TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 GRANT INSERT ON notifications, notification_deliveries TO overnight_app, overnight_admin, overnight_dispatcher;
