@@ -74,7 +74,8 @@ OvernightError                 base of all errors
 ├── BulkWaitTimedOut           the operation had not ended in time; `bulk` is its last known state
 ├── TaskFailed                 the awaited task ended without success; see `task`
 ├── DagFailed                  the awaited graph ended without success; see `dag`
-└── DuplicateHandler           two functions are registered for one type of task
+├── DuplicateHandler           two functions are registered for one type of task
+└── NotFromCelery              something of Celery that a durable app cannot keep
 """
 
 from __future__ import annotations
@@ -927,3 +928,15 @@ class DuplicateHandler(OvernightError):
         self.type = type
         self.first = first
         self.second = second
+
+
+class NotFromCelery(OvernightError):
+    """Something of Celery that `overnight.celery` cannot keep; nothing was submitted.
+
+    `feature` is its name in Celery, and `instead` says what to do.
+    """
+
+    def __init__(self, feature: str, instead: str) -> None:
+        super().__init__(f"{feature} is not kept by overnight.celery: {instead}")
+        self.feature = feature
+        self.instead = instead

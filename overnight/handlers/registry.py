@@ -39,6 +39,7 @@ class Handler:
 
 
 _handlers: dict[str, Handler] = {}
+_sources: list[Callable[[], None]] = []
 
 
 def handler(type: str, *, capabilities: Iterable[str] = ()) -> Callable[[F], F]:  # noqa: A002 - the name on the wire
@@ -78,14 +79,24 @@ def describe(
     )
 
 
+def add_source(register: Callable[[], None]) -> None:
+    """Call a function before the handlers are next read; it registers handlers by itself.
+
+    For libraries that know their handlers only when all modules of a program are imported.
+    """
+    _sources.append(register)
+
+
 def registered() -> Mapping[str, Handler]:
     """Return all registered handlers by type, as a read-only view."""
+    while _sources:
+        _sources.pop()()
     return MappingProxyType(_handlers)
 
 
 def capabilities_offered() -> tuple[str, ...]:
     """Return the capabilities of all registered handlers, sorted."""
-    return tuple(sorted({name for each in _handlers.values() for name in each.capabilities}))
+    return tuple(sorted({name for each in registered().values() for name in each.capabilities}))
 
 
 def _add(new: Handler) -> None:

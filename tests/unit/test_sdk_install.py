@@ -24,7 +24,7 @@ ROOT = Path(overnight.__file__).parent
 MODULES = sorted(
     ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
     for path in ROOT.rglob("*.py")
-    if "mcp" not in path.parts
+    if not {"celery", "mcp"} & set(path.relative_to(ROOT).parts)
 )
 
 

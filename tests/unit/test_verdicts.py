@@ -546,6 +546,21 @@ def test_poison_ends_a_task_that_has_attempts_left() -> None:
     assert judge(standing, RAISED, 0.5).event is LifecycleEvent.DEAD_LETTER
 
 
+def test_a_run_that_asks_for_another_one_is_limited_by_its_attempts_alone() -> None:
+    asked = replace(RAISED, retryable=True, wait_seconds=60.0)
+    standing = TaskHistory(
+        2, max_attempts=4, retry=PLAIN, agent="a", failures=failures("a failed", "b failed")
+    )
+    last = replace(standing, attempts=3, failures=failures("a failed", "b failed", "a failed"))
+
+    unreached = Raised("agent_unreachable", "no answer", retryable=True)
+    assert judge(standing, unreached, 0.5).event is LifecycleEvent.DEAD_LETTER
+    assert judge(standing, asked, 0.5).event is LifecycleEvent.RETRY
+    assert judge(standing, asked, 0.5).wait_seconds == 60.0
+    assert judge(last, asked, 0.5).event is LifecycleEvent.DEAD_LETTER
+    assert judge(last, asked, 0.5).poison
+
+
 def test_failures_on_one_worker_do_not_make_a_task_poison() -> None:
     standing = TaskHistory(
         4, max_attempts=10, retry=PLAIN, agent="a", failures=failures(*["a failed"] * 4)

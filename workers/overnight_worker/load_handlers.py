@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterable
 from typing import Final
 
+from celery._state import get_current_app
+
 from overnight.handlers.registry import registered
 from overnight_server.telemetry import LogEvent, emit
 from overnight_worker import working_directory
@@ -28,11 +30,22 @@ def load_handlers(modules: Iterable[str], *, demo: bool = False) -> tuple[str, .
     """Import `echo`, with `demo` the demo handlers, and these modules; return all task types."""
     all_modules = [ECHO, *([DEMO] if demo else []), *modules]
     working_directory.find_first()
+    celery = get_current_app()
     for module in all_modules:
         _import(module)
-    types = tuple(sorted(registered()))
+    types = _types(modules)
+    # A module may have made a Celery app of its own, which makes itself the current one.
+    celery.set_current()
     emit(LogEvent.HANDLERS_LOADED, modules=all_modules, types=types)
     return types
+
+
+def _types(modules: Iterable[str]) -> tuple[str, ...]:
+    try:
+        return tuple(sorted(registered()))
+    except (Exception, SystemExit) as error:
+        # A library found its handlers only now, and one of them is wrong.
+        raise HandlersNotLoaded(", ".join(modules), error) from error
 
 
 def _import(module: str) -> None:

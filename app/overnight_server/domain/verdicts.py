@@ -84,6 +84,8 @@ def judge(history: TaskHistory, result: Result, chance: float) -> Verdict:
                 reason=result.error_class,
                 message=result.message,
                 retryable=_is_retryable(history.retry, result),
+                # Only what a handler raised has a type; an agent that is not reached asks nothing.
+                requested=result.retryable is True and bool(result.error_type),
                 wait=_retry_wait(history, result.wait_seconds, chance),
             )
         case TimedOut(by_plan=True):
@@ -239,13 +241,19 @@ def _after_failure(
     retryable: bool,
     wait: float,
     billed: bool = True,
+    requested: bool = False,
 ) -> Verdict:
+    """Return the verdict on a failed run; `requested` means that it asked for another run.
+
+    A handler that waits for something else asks again and again, on every worker. That says nothing
+    about the task, so only its attempts limit it; the run that uses up the last one is judged.
+    """
     attempts = history.attempts + 1
     failures = [*history.failures, FailedRun(history.agent, outcome)]
     poison = is_poison(failures, attempts, history.retry)
     # Counted since the task was last revived, as poison is.
     escalation = history.retry.escalation(len(failures))
-    is_final = poison or escalation is Escalation.DEAD_LETTER
+    is_final = (poison and not requested) or escalation is Escalation.DEAD_LETTER
     if retryable and not is_final and attempts < history.max_attempts:
         return Verdict(
             LifecycleEvent.RETRY,
