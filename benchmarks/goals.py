@@ -178,6 +178,22 @@ GOALS: Sequence[Goal] = (
         0.6,
         "less",
     ),
+    Goal(
+        "scrape of /metrics, 1M against 10k ready",
+        "metrics",
+        "scrape at a million ready tasks / at 10,000",
+        1.5,
+        1.1,
+        "less",
+    ),
+    Goal(
+        "scrape of /metrics every 5 s, % of one core",
+        "metrics",
+        "a scrape every 5 s, % of one core",
+        2,
+        1,
+        "less",
+    ),
     Goal("idle stack, % of one core", "idle", "CPU, % of one core", 5, 2, "less"),
 )
 

@@ -35,6 +35,7 @@ from overnight.models.admin import (
     PauseTarget,
     Pool,
     QueueOverview,
+    QueueStatistics,
     StaleLocks,
     StaleLocksReleased,
     UserApproval,
@@ -365,6 +366,11 @@ class Admin(Group[D]):
         """Return how long each user waited, which share of the slots each got, and who starves."""
         at = path("admin", "fairness")
         return read(Fairness, at, hours=hours, alarm_after_seconds=alarm_after_seconds)
+
+    @operation
+    def stats(self, *, hours: int = 12) -> Call[QueueStatistics]:
+        """Return what the deployment did in the last hours: tasks, waits, latency, errors, cost."""
+        return read(QueueStatistics, path("admin", "stats"), hours=hours)
 
 
 def _strings(response: httpx2.Response) -> list[str]:

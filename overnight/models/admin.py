@@ -426,3 +426,41 @@ class Fairness(ResponseModel):
     jain: float | None = Field(None, description="Jain's fairness index; 1 is perfectly even.")
     users: list[UserShare] = Field(description="One entry per user.")
     starving: list[StarvingUser] = Field(description="Users who wait too long now.")
+
+
+class QueueHour(ResponseModel):
+    """What happened in one hour; a row of the table `task_queue_metrics`."""
+
+    hour: datetime = Field(description="Begin of the hour.")
+    tasks_created: int = Field(description="Tasks that were submitted.")
+    tasks_completed: int = Field(description="Tasks that completed.")
+    tasks_failed: int = Field(
+        description="Runs that failed, and tasks that were dead-lettered without a run."
+    )
+    tasks_dead_lettered: int = Field(description="Tasks that became dead letters.")
+    tasks_cancelled: int = Field(description="Tasks that were cancelled.")
+    average_latency: float | None = Field(
+        None, description="Seconds from the submit to the end, over the tasks that completed."
+    )
+    worker_heartbeat_delay: float | None = Field(
+        None, description="The longest silence of a worker that was not offline, in seconds."
+    )
+    error_rates_per_agent: dict[str, float] = Field(
+        description="The share of each agent's ended runs that failed."
+    )
+    wait_p50: float | None = Field(
+        None, description="The wait in seconds that half of the claims did not exceed."
+    )
+    wait_p95: float | None = Field(
+        None, description="The wait in seconds that 95 % of the claims did not exceed."
+    )
+    cost_usd: float = Field(description="What the runs cost that ended.")
+
+
+class QueueStatistics(ResponseModel):
+    """What the deployment did in a period, hour by hour, and in sum."""
+
+    since_at: datetime = Field(description="Begin of the period, a full hour.")
+    until_at: datetime = Field(description="End of the period: now.")
+    total: QueueHour = Field(description="The whole period as if it were one hour.")
+    hours: list[QueueHour] = Field(description="Every hour of the period, oldest first.")

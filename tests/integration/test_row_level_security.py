@@ -29,7 +29,10 @@ OPEN_TO_ALL = {
     "handled_types",
     "expected_rights",
     "legal_moves",
+    "metric_totals",
+    "priority_changes",
     "sweeps",
+    "task_queue_metrics",
     "type_durations",
     "worker_sessions",
 }

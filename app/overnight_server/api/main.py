@@ -15,6 +15,7 @@ from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
 from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.api.http.request_memory import RequestMemory
 from overnight_server.api.http.unknown_path import UnknownPath
+from overnight_server.api.metrics_port import serve_metrics
 from overnight_server.api.routes import (
     account,
     admin_audit,
@@ -36,6 +37,7 @@ from overnight_server.api.routes import (
     keys,
     logs,
     me,
+    metrics,
     notifications,
     plan,
     queue,
@@ -62,7 +64,7 @@ ROUTES = (
     *(rules, plan, me, account, queue, agents, runs, agent_profiles, notifications),
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit),
-    *(health, description),
+    *(health, metrics, description),
 )
 
 
@@ -138,7 +140,8 @@ def create_app(settings: Settings) -> FastAPI:
 @asynccontextmanager
 async def _close_at_shutdown(api: FastAPI) -> AsyncIterator[None]:
     """Close the connections of the app when it shuts down."""
-    yield
+    with serve_metrics(api.state.dependencies):
+        yield
     for resource in api.state.closed_at_shutdown:
         resource.close()
 

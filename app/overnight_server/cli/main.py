@@ -42,6 +42,7 @@ from overnight_server.cli.commands import (
     profiles,
     rules,
     schedules,
+    stats,
     task_changes,
     tasks,
     triggers,
@@ -118,6 +119,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     LOCAL: {"up": local.up, "down": local.down, "doctor": local.doctor},
     OPERATE: {
         "fairness": fairness.fairness,
+        "stats": stats.stats,
         "pause": pauses.pause,
         "resume": pauses.resume,
         "workers": pauses.workers,

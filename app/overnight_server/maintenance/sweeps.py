@@ -24,6 +24,7 @@ from overnight_server.maintenance.log_retention import delete_old_logs
 from overnight_server.maintenance.no_handler import dead_letter_unhandled
 from overnight_server.maintenance.orphan_blobs import delete_orphan_blobs
 from overnight_server.maintenance.promote import promote
+from overnight_server.maintenance.queue_metrics import count_new_events
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
 from overnight_server.maintenance.rules import apply_rules
@@ -133,6 +134,12 @@ def _delete_orphan_blobs(db: Db, settings: Settings, *, reads_all: bool = False)
     return 0 if store is None else delete_orphan_blobs(db, store, reads_all=reads_all)
 
 
+def _count_new_events(db: Db, *, counts_all: bool = False) -> int:
+    # 0: no figure lets a task start, so nobody is woken.
+    count_new_events(db, counts_all=counts_all)
+    return 0
+
+
 def _report_starving(db: Db, settings: Settings) -> int:
     return report_starving_users(db, ClaimSettings.from_settings(settings))
 
@@ -212,6 +219,12 @@ SWEEPS: dict[str, Sweep] = {
         lambda settings: settings.dispatch_tick_interval,
         "fill free slots, in case no dispatcher runs",
         is_urgent=True,
+    ),
+    "metrics": Sweep(
+        lambda db, _: _count_new_events(db),
+        lambda settings: settings.metrics_interval,
+        "count new events for /metrics and the statistics of each hour",
+        run_all=lambda db, _: _count_new_events(db, counts_all=True),
     ),
     "logs": Sweep(
         lambda db, settings: delete_old_logs(

@@ -149,6 +149,15 @@ class Settings(BaseModel):
     api_processes: Annotated[int, NumberRange(1, 64)] = Field(
         default=1, description="The number of API processes that share the port."
     )
+    metrics_host: str = Field(
+        default="127.0.0.1", description="The address on which `metrics_port` listens."
+    )
+    metrics_port: Annotated[int | None, NumberRange(1, 65535)] = Field(
+        default=None,
+        description="A port on which API processes serve `/metrics` without a key to everybody who "
+        "reaches it. Without it, `/metrics` is on the API's port only, for keys with the scope "
+        "`metrics:read`.",
+    )
     max_connections: Annotated[int, NumberRange(1, 100_000)] = Field(
         default=1000,
         description="The number of connections that clients may have open at one API process. It "
@@ -428,6 +437,10 @@ class Settings(BaseModel):
     artifact_retention_days: Annotated[int, NumberRange(1, 36_500)] = Field(
         default=90,
         description="The number of days for which artifacts are kept after their task has ended.",
+    )
+    metrics_interval: Annotated[Seconds, duration(1, 3600)] = Field(
+        default=10,
+        description="How often beat counts new events for `/metrics` and the statistics.",
     )
     log_retention_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=600, description="How often beat deletes logs that are older than their retention."

@@ -16,6 +16,7 @@ from overnight.models.admin import (
     LockReleased,
     PauseTarget,
     Pool,
+    QueueStatistics,
     StaleLocks,
     StaleLocksReleased,
     UserLock,
@@ -41,6 +42,7 @@ from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.fairness_report import fairness
 from overnight_server.insight.locks import list_lock_waits, list_locks
 from overnight_server.insight.pauses import list_pauses
+from overnight_server.insight.queue_statistics import queue_statistics
 from overnight_server.insight.tasks import owner_of
 from overnight_server.insight.workers import list_pools, list_workers
 from overnight_server.maintenance.locks import LeaseTimes, cleanup_stale, killing, release_lock
@@ -201,6 +203,18 @@ def read_fairness(
         since=timedelta(hours=hours),
         starving_after=timedelta(seconds=alarm_after_seconds),
     )
+
+
+@router.get("/stats")
+def read_statistics(
+    deps: Injected,
+    _caller: Admin,
+    hours: Annotated[
+        int, Query(ge=1, le=LONGEST_HOURS, description="Length of the period in hours.")
+    ] = 12,
+) -> QueueStatistics:
+    """Return what the deployment did in the last hours: tasks, waits, latency, errors, cost."""
+    return queue_statistics(deps.admin_db, hours=hours)
 
 
 def _target(deps: Dependencies, body: PauseTarget) -> PauseSubject:

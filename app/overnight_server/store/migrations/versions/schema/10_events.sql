@@ -1,7 +1,9 @@
 -- The event log: one row for each change of a task's state, written by the statement that changes it. An
 -- illegal change raises an error.
 
--- `seq` numbers the events of a task without gaps. The partial index holds only what people did.
+-- `seq` numbers the events of a task without gaps, and `priority` is the task's when the event was written. The partial
+-- index holds only what people did. Rows are stored in the order of their ids, so a BRIN index is enough for the sweep
+-- that counts new events.
 CREATE TABLE events (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     task_id UUID NOT NULL,
@@ -15,10 +17,12 @@ CREATE TABLE events (
     reason TEXT,
     actor TEXT NOT NULL,
     at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    priority SMALLINT DEFAULT 50 NOT NULL,
     PRIMARY KEY (task_id, seq)
 );
 CREATE INDEX events_by_people ON events (at) WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');
 CREATE INDEX events_user ON events (user_id, id);
+CREATE INDEX events_id ON events USING brin (id) WITH (pages_per_range = 32, autosummarize = on);
 
 -- Who acts: the actor that the transaction set, or else the process.
 CREATE FUNCTION current_actor() RETURNS text
@@ -32,8 +36,8 @@ BEGIN
     IF TG_RELID <> 'public.tasks'::regclass THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
-    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, actor)
-    SELECT id, revision, user_id, dag_id, 'task.' || state, NULL, state, epoch, current_actor() FROM new_rows;
+    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, actor, priority)
+    SELECT id, revision, user_id, dag_id, 'task.' || state, NULL, state, epoch, current_actor(), priority FROM new_rows;
     RETURN NULL;
 END
 $$;
@@ -55,10 +59,11 @@ BEGIN
     IF TG_RELID <> 'public.tasks'::regclass THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
-    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor, at)
+    INSERT INTO events (task_id, seq, user_id, dag_id, kind, from_state, to_state, epoch, reason, actor, at, priority)
     SELECT n.id, n.revision, n.user_id, n.dag_id,
            CASE WHEN m.to_state IS NULL THEN raise_illegal_move(n.id, n.moved_from, n.state) ELSE 'task.' || n.state END,
-           n.moved_from, n.state, n.epoch, n.failure_reason, current_actor(), n.updated_at
+           n.moved_from, n.state, n.epoch, n.failure_reason, current_actor(), n.updated_at,
+           n.priority
       FROM new_rows n
       LEFT JOIN legal_moves m ON m.from_state = n.moved_from AND m.to_state = n.state
      WHERE n.moved_from IS NOT NULL
