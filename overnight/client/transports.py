@@ -26,6 +26,7 @@ from overnight.client.request_plan import (
     outcome_error,
     send_with_retries,
 )
+from overnight.trace_context import current_traceparent
 
 T = TypeVar("T")
 
@@ -236,6 +237,12 @@ def _request(
         call.path,
         params=dict(call.params),
         json=call.json,
-        headers=dict(call.headers),
+        headers=_headers(call),
         timeout=options.timeout_of(call),
     )
+
+
+def _headers(call: Call[Any]) -> dict[str, str]:
+    """Return the headers of a call, with the trace context of its caller."""
+    traceparent = current_traceparent()
+    return dict(call.headers) | ({} if traceparent is None else {"traceparent": traceparent})

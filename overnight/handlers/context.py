@@ -16,6 +16,7 @@ from overnight.handlers.spawn import (
 from overnight.models.agents import Child
 from overnight.models.tasks import ChildFields
 from overnight.models.validation import Feedback
+from overnight.trace_context import VARIABLE, current_traceparent
 
 # The database column holds no larger amount; a larger one is a mistake of unit.
 MAX_USD = 1_000_000
@@ -112,11 +113,22 @@ class Context(ABC):
         """
         token = self._claim_token()
         variables = {"OVERNIGHT_TASK_ID": self.task_id}
+        if self.traceparent is not None:
+            variables[VARIABLE] = self.traceparent
         return variables if token is None else {**variables, "OVERNIGHT_CLAIM_TOKEN": token}
 
     def _claim_token(self) -> str | None:
         """Return the token of the run's claim, if it has one."""
         return None
+
+    @property
+    def traceparent(self) -> str | None:
+        """The W3C trace context of this run, None if the run is not traced.
+
+        With OpenTelemetry the span of the run is the current one, so spans that a handler starts
+        are below it without this.
+        """
+        return current_traceparent()
 
     @property
     def inputs(self) -> dict[str, Any]:

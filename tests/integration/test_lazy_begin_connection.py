@@ -233,7 +233,7 @@ def test_last_statements_that_fail_roll_back_the_transaction(deployment: Deploym
 def test_a_statement_can_read_a_session_value_of_the_one_before_it(deployment: Deployment) -> None:
     user = deployment.user()
     deployment.run("UPDATE users SET max_pending = 7 WHERE id = :id", id=user)
-    noting = {"user_id": user, "actor": "", "key_id": ""}
+    noting = {"user_id": user, "actor": "", "key_id": "", "traceparent": ""}
 
     reading = StatementCall(
         "read_lane", {"user_id": SessionValue("user_id", "uuid"), "with_depth": False}

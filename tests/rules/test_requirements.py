@@ -102,7 +102,7 @@ def test_the_small_install_is_what_producers_and_users_commands_import() -> None
 def test_all_is_the_sum_of_the_other_extras() -> None:
     [everything] = EXTRAS["all"]
 
-    assert everything == "overnight[server,embedded,celery,mcp,notify,s3]"
+    assert everything == "overnight[server,embedded,celery,mcp,notify,otel,s3]"
     assert "overnight[server]" in EXTRAS["embedded"], "the embedded servers serve the service"
     assert "overnight[all]" in EXTRAS["dev"]
 

@@ -35,6 +35,7 @@ from overnight_worker.result_mapping import missing_handler_result, result_of, s
 from overnight_worker.run_context import RunContext
 from overnight_worker.run_log import RunLog
 from overnight_worker.run_output import RUN_OUTPUT
+from overnight_worker.run_traces import RunTraces
 from overnight_worker.runners.choose import runner_for
 from overnight_worker.runners.run_connection import RunConnection
 from overnight_worker.runners.runner import PreparedRun, Runner
@@ -134,12 +135,15 @@ def run_bundle(
 ) -> bool:
     """Carry out the runs one after the other, then record them; True if any was recorded."""
     bundle = Bundle(resources.db, runs, flush_logs=resources.log_writer.flush)
+    traces = RunTraces(resources.traces, resources.db)
     CLAIM_REGISTRY.set_claims([run.claim for run in runs])
     for number, run in enumerate(iter(bundle.next_run, None)):
         active = _activate(resources, run, bundle, start_requested_at, lease)
         CLAIM_REGISTRY.run_begins(number)
         lease.begin_run(active)
-        result = run_one(resources, active)
+        with traces.run(run) as note_result:
+            result = run_one(resources, active)
+            note_result(result)
         bundle.add_result(run, result)
         if result is not None and len(runs) > 1 and not CLAIM_REGISTRY.keep_result(number, result):
             # Another run may end this process, and must not make this one run again.
@@ -147,7 +151,8 @@ def run_bundle(
             bundle.record(deadline=active.stop_policy.trusted_until)
     lease.end_run()
     next_claim = slot_loop.continue_after(active.run)
-    return bundle.record(deadline=active.stop_policy.trusted_until, next_claim=next_claim)
+    with traces.settle():
+        return bundle.record(deadline=active.stop_policy.trusted_until, next_claim=next_claim)
 
 
 def run_one(resources: WorkerResources, active: ActiveRun) -> Result | None:

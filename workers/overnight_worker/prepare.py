@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from overnight.trace_context import VARIABLE, current_traceparent
 from overnight_server.domain.claims import Run
 from overnight_server.domain.execution import Execution
 from overnight_server.domain.ids import UserId
@@ -76,4 +77,10 @@ def environment(execution: Execution, user_id: UserId) -> dict[str, str]:
     """
     own: Mapping[str, str] = resolve(execution.own_env, user_id, own_only=True)
     of_profile: Mapping[str, str] = resolve(execution.env, user_id)
-    return {**own, **of_profile}
+    return {**_trace_context(), **own, **of_profile}
+
+
+def _trace_context() -> dict[str, str]:
+    """Return the variable with which a command goes on with the trace of its run."""
+    traceparent = current_traceparent()
+    return {} if traceparent is None else {VARIABLE: traceparent}

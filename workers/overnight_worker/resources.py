@@ -7,6 +7,7 @@ from overnight_server.artifact_store.store import ArtifactStore, open_store
 from overnight_server.dispatch.celery_settings import agent_queue
 from overnight_server.settings import Settings, current
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
+from overnight_server.traces import Traces, open_traces
 from overnight_server.wakeups.idle_slot_listener import SlotSubscription
 from overnight_server.wakeups.wake import CANCELS_CHANNEL, Waker, WakeUpListener
 from overnight_worker.duration_stats import DurationStats
@@ -42,6 +43,11 @@ class WorkerResources:
     def log_writer(self) -> LogWriter:
         """Writes the logs of this process's runs."""
         return LogWriter(self.db, self.waker.log_grew)
+
+    @cached_property
+    def traces(self) -> Traces | None:
+        """Sends spans of runs, None if the settings name no receiver."""
+        return open_traces(self.settings.trace_endpoint, "overnight-worker")
 
     def cancel_listener(self) -> WakeUpListener | None:
         """Return a new listener for cancels, None without Redis; each lease has its own thread."""

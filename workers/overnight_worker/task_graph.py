@@ -12,6 +12,7 @@ from overnight.handlers.control_exceptions import Stopped
 from overnight.handlers.spawn import ArtifactContent, ChildRequest
 from overnight.models.agents import Child
 from overnight.models.validation import Feedback
+from overnight.trace_context import current_traceparent
 from overnight_server.domain.claims import Run
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_artifact, show_task
 from overnight_server.intake.spawn import NewChild, SpawnCaps, spawn
@@ -49,6 +50,7 @@ class RunGraph:
             key=child.key,
             depends_on=_parse_ids("depends_on", child.depends_on),
             inherits_priority=not fields_set & {"priority", "priority_score"},
+            traceparent=current_traceparent(),
         )
         caps = SpawnCaps.of(self._resources.settings)
         run = self._run

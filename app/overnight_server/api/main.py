@@ -14,6 +14,7 @@ from overnight_server.api.http.middleware import AddSecurityHeaders, ReplaceNulI
 from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
 from overnight_server.api.http.rate_limit import RateLimiter
 from overnight_server.api.http.request_memory import RequestMemory
+from overnight_server.api.http.trace_requests import TraceRequests
 from overnight_server.api.http.unknown_path import UnknownPath
 from overnight_server.api.metrics_port import serve_metrics
 from overnight_server.api.routes import (
@@ -55,6 +56,7 @@ from overnight_server.insight.known_types import KnownTypes
 from overnight_server.settings import Settings
 from overnight_server.settings import load as load_settings
 from overnight_server.store.db import ADMIN, APP, GATE, Db, Timeouts
+from overnight_server.traces import open_traces
 from overnight_server.wakeups.agent_long_poll import AgentLongPoll
 from overnight_server.wakeups.log_feed import LogFeed
 from overnight_server.wakeups.wake import Waker
@@ -134,6 +136,10 @@ def create_app(settings: Settings) -> FastAPI:
     api.add_middleware(ReplaceNulInPath)
     api.add_middleware(AddSecurityHeaders)
     api.add_middleware(problems.AnswerWhenStopped)
+    traces = open_traces(settings.trace_endpoint, "overnight-api")
+    if traces is not None:
+        api.state.closed_at_shutdown.append(traces)
+        api.add_middleware(TraceRequests, traces=traces)
     return api
 
 

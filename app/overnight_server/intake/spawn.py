@@ -54,13 +54,15 @@ class SpawnCaps:
 class NewChild:
     """A child to spawn: its task, its key among its parent's children, and the tasks it waits for.
 
-    With `inherits_priority` it gets its parent's priority instead of its own.
+    With `inherits_priority` it gets its parent's priority instead of its own. `traceparent` is the
+    trace context of the run that spawns it, if that is not the one of the request.
     """
 
     task: NewTask
     key: str
     depends_on: Sequence[TaskId] = ()
     inherits_priority: bool = True
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,9 @@ def _spawn(
     task = replace(request.task, source=SOURCE, created_by=_creator(parent))
     if request.inherits_priority:
         task = replace(task, priority=parent.priority)
+    if request.traceparent is not None:
+        # New tasks of the transaction get it.
+        tx.execute(statement("set_traceparent"), {"traceparent": request.traceparent})
     child = insert_into_graph(
         tx,
         user_id,

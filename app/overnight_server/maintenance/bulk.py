@@ -106,7 +106,12 @@ def _chunk(tx: Connection, bulk_id: BulkId, user_id: UserId, caps: Caps) -> _Chu
     row = tx.execute(statement("lock_bulk"), params).one_or_none()
     if row is None:
         return _Chunk(is_last=True)
-    acting_user = {"user_id": str(user_id), "actor": row.created_by, "key_id": row.key_id}
+    acting_user = {
+        "user_id": str(user_id),
+        "actor": row.created_by,
+        "key_id": row.key_id,
+        "traceparent": "",
+    }
     tx.execute(statement("set_acting_user"), acting_user)
     page = _next_page(tx, user_id, row)
     retry = partial(retry_task, actor=row.created_by, note=show_bulk(bulk_id), caps=caps)

@@ -158,6 +158,11 @@ class Settings(BaseModel):
         "reaches it. Without it, `/metrics` is on the API's port only, for keys with the scope "
         "`metrics:read`.",
     )
+    trace_endpoint: WebAddress = Field(
+        default=None,
+        description="The address of an OpenTelemetry receiver (OTLP over HTTP) to which API and "
+        "workers send traces, such as http://localhost:4318; needs the extra `otel`.",
+    )
     max_connections: Annotated[int, NumberRange(1, 100_000)] = Field(
         default=1000,
         description="The number of connections that clients may have open at one API process. It "

@@ -96,13 +96,15 @@ class ActingUser:
     """The user for whom transactions run: row-level security shows only that user's rows.
 
     `actor` and `key_id` are recorded in events and in the audit log. With `checks_key` every
-    transaction raises Unauthenticated unless the key is still valid.
+    transaction raises Unauthenticated unless the key is still valid. `traceparent` is the trace
+    context of new tasks.
     """
 
     user_id: UserId
     actor: str = ""
     key_id: str = ""
     checks_key: bool = False
+    traceparent: str = ""
 
 
 class Db:
@@ -239,13 +241,14 @@ class Db:
     def _acting_user_calls(self) -> Sequence[StatementCall]:
         if self._acting_user is None:
             return ()
-        user_id, actor, key_id, checks_key = vars(self._acting_user).values()
-        set_user = StatementCall(
-            "set_acting_user", {"user_id": str(user_id), "actor": actor, "key_id": key_id}
-        )
-        if not checks_key:
-            return (set_user,)
-        return (set_user, StatementCall("check_key", {"key_id": key_id, "user_id": user_id}))
+        user_id, actor, key_id, checks_key, traceparent = vars(self._acting_user).values()
+        params = {"user_id": str(user_id), "actor": actor, "key_id": key_id}
+        calls = [StatementCall("set_acting_user", params)]
+        if traceparent:
+            calls.append(StatementCall("set_traceparent", {"traceparent": traceparent}))
+        if checks_key:
+            calls.append(StatementCall("check_key", {"key_id": key_id, "user_id": user_id}))
+        return calls
 
     def close(self) -> None:
         """Close every connection."""

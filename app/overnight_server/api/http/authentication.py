@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from overnight.errors import Forbidden, InvalidRequest, Unauthenticated
 from overnight.models.field_errors import unknown_name
 from overnight.models.scopes import EVERYTHING
+from overnight.trace_context import valid_traceparent
 from overnight_server.api.http.admission import admitted
 from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.api.http.middleware import add_headers
@@ -76,7 +77,8 @@ class Access:
             raise Unauthenticated
         if self.recognizes and caller.key_id and not is_known:
             deps.known_keys.add(key, caller)
-        deps.act_for(replace(caller.served, checks_key=is_known))
+        traceparent = valid_traceparent(request.headers.get("traceparent")) or ""
+        deps.act_for(replace(caller.served, checks_key=is_known, traceparent=traceparent))
         return caller
 
 

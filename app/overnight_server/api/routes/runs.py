@@ -34,6 +34,7 @@ from overnight.models.agents import (
     TaskResult,
 )
 from overnight.models.tasks import TaskResponse
+from overnight.trace_context import valid_traceparent
 from overnight_server.api.http.admission import admitted
 from overnight_server.api.http.authentication import credential
 from overnight_server.api.http.dependencies import Dependencies
@@ -303,6 +304,8 @@ def _run_of(request: Request, deps: Dependencies, cost: int) -> RunRequest:
     except (ClaimEnded, Superseded) as ended:
         claim = EndedClaim(ended.epoch)
         served = ActingUser(ended.user_id, f"claim:{parsed_id}:{ended.epoch}")
+    traceparent = valid_traceparent(request.headers.get("traceparent")) or ""
+    served = replace(served, traceparent=traceparent)
     if deps.rate_limiter is not None:
         # Each claim has its own rate limit, and only valid tokens are counted, so that nobody
         # else can use up the limit of a run.

@@ -8,6 +8,10 @@ SELECT set_config('overnight.actor', :actor, true);
 SELECT set_config('overnight.user_id', :user_id, true), set_config('overnight.actor', :actor, true),
        set_config('overnight.key_id', :key_id, true);
 
+-- name: set_traceparent
+-- New tasks of the transaction get this trace context.
+SELECT set_config('overnight.traceparent', :traceparent, true);
+
 -- name: owner_of_task
 SELECT user_id, state, failure_reason FROM tasks WHERE id = :task_id;
 

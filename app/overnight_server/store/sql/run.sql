@@ -102,3 +102,12 @@ SELECT h.id, h.epoch, night.started_at, h.user_id, h.dag_id, h.usd
   FROM held h
  CROSS JOIN LATERAL current_night(h.user_id) night
     ON CONFLICT (task_id, epoch, night_started_at) DO UPDATE SET usd = s.usd + excluded.usd;
+
+-- name: trace_of_run
+-- The instants of a run that its trace shows, and the trace context of its task.
+SELECT t.traceparent, a.claimed_at, a.started_at,
+       (SELECT max(e.at) FROM events e WHERE e.task_id = t.id AND e.to_state = 'ready' AND e.at <= a.claimed_at) AS ready_at
+  FROM tasks t
+  JOIN attempts a ON a.task_id = t.id
+ WHERE t.id = :task_id
+   AND a.epoch = :epoch;

@@ -103,6 +103,7 @@ RETURN coalesce(hash_array_extended(keys, 0), 0);
 --   failures_reset_epoch  attempts up to this epoch no longer count, because an operator revived the task
 --   original_max_attempts max_attempts as submitted, once a retry by hand has raised it
 --   reserved_seconds, reserved_usd  reserved by the claim until the run is settled
+--   traceparent       the W3C trace context of the request that submitted it
 --   run_cost_usd      the part of cost_usd that the current run has reported
 CREATE TABLE tasks (
     id UUID NOT NULL,
@@ -176,6 +177,7 @@ CREATE TABLE tasks (
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     updated_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     finished_at TIMESTAMP WITH TIME ZONE,
+    traceparent TEXT DEFAULT nullif(current_setting('overnight.traceparent', true), ''),
     PRIMARY KEY (id),
     FOREIGN KEY(parent_id) REFERENCES tasks (id)
 )
