@@ -28,8 +28,8 @@ def _told(text: str) -> bool:
 def _tables(deployment: Deployment) -> dict[str, str]:
     names = deployment.rows(
         "SELECT relname AS name FROM pg_class"
-        " WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
-        " AND relname <> 'alembic_version'"
+        " WHERE relkind IN ('r', 'p') AND NOT relispartition"
+        " AND relnamespace = 'public'::regnamespace AND relname <> 'alembic_version'"
     )
     return {
         row["name"]: "\n".join(

@@ -48,6 +48,11 @@ TASKS = 6_000
 FILLED = "filled_for_plans"
 # A deployment after some months: mostly done, a long queue, a few running and waiting for a retry.
 FILL = f"""
+    SELECT add_partition(name, day, day + interval '5 days')
+      FROM unnest(ARRAY['events', 'log_chunks']) name
+     CROSS JOIN generate_series(date_trunc('day', clock()), clock() + interval '80 days',
+                                interval '5 days') day;
+
     INSERT INTO users (id, name, plan_tier, max_concurrent_agents)
     SELECT gen_random_uuid(), 'user ' || n, 'team', 10 FROM generate_series(1, {USERS}) n;
 
@@ -130,6 +135,14 @@ BLOCKED_QUEUE = f"""
 """
 # The tables that only grow.
 HISTORY = {"tasks", "attempts", "task_edges", "events", "usage_ledger"}
+
+# Tables and indexes of partitions, with those of the whole table.
+PARTITIONS = """
+    SELECT part.relname AS part, whole.relname AS whole
+      FROM pg_inherits i
+      JOIN pg_class part ON part.oid = i.inhrelid
+      JOIN pg_class whole ON whole.oid = i.inhparent
+"""
 
 # Statements of the audit about few rows.
 NO_SLICE = {"audit_position", "audit_pool_pauses"}
@@ -468,7 +481,12 @@ def _explain(
         what = f"EXECUTE seen ({given})" if given else "EXECUTE seen"
     explain = text(f"EXPLAIN ({options}FORMAT JSON) {what}")
     [answer] = connection.execute(explain, arguments).scalar_one()
-    return list(_nodes(answer["Plan"]))
+    tables = {row.part: row.whole for row in connection.execute(text(PARTITIONS))}
+    nodes = list(_nodes(answer["Plan"]))
+    for node in nodes:
+        for key in node.keys() & {"Index Name", "Relation Name"}:
+            node[key] = tables.get(node[key], node[key])
+    return nodes
 
 
 def _values_by_type(connection: Connection, clause: TextClause) -> dict[str, Any]:
@@ -606,6 +624,23 @@ def _values(connection: Connection) -> dict[str, Any]:
         "chunks": "[]",
         "parts": "[]",
         "stream": "log",
+        "partition": "log_chunks_default",
+        "table_name": "events",
+        **dict.fromkeys(("first_at", "end_at"), one.created_at),
+        "max_kept_bytes": 1,
+        "max_kept": 10,
+        "session_id": uuid4(),
+        **dict.fromkeys(("hash", "cookie_hash", "new_hash", "link_hash", "browser"), "a word"),
+        **dict.fromkeys(("lifetime", "most"), 10),
+        "ends_by": one.created_at,
+        "token_subject": None,
+        "scopes": ["tasks:read"],
+        **dict.fromkeys(("is_open", "is_new"), True),
+        "rule": "inbox",
+        "shortest": timedelta(days=1),
+        "days": '{"tasks": 90}',
+        "dags": [one.dag_id],
+        "shown": ["task_00000000000000000000000000"],
         "cut_text": "",
         **dict.fromkeys(("head_bytes", "tail_bytes"), 1),
         "failures_older_than": timedelta(days=1),

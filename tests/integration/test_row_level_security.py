@@ -44,7 +44,7 @@ UNPROTECTED = """
     SELECT c.relname AS name
       FROM pg_class c
      WHERE c.relnamespace = 'public'::regnamespace
-       AND c.relkind IN ('r', 'p')
+       AND c.relkind IN ('r', 'p') AND NOT c.relispartition
        AND c.relname <> ALL (CAST(:open AS text[]))
        AND NOT (c.relrowsecurity AND c.relforcerowsecurity
                 AND EXISTS (SELECT 1 FROM pg_policy p

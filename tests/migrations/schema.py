@@ -9,7 +9,7 @@ COLUMN_TYPES = """
     SELECT c.relname || '.' || a.attname || ' ' || format_type(a.atttypid, a.atttypmod)
            || CASE WHEN a.attnotnull THEN ' not null' ELSE '' END
       FROM pg_attribute a
-      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r'
+      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
      WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'public'::regnamespace
 """
 COLUMNS = """
@@ -20,7 +20,7 @@ COLUMNS = """
                    WHEN a.attgenerated = '' THEN ' default ' || pg_get_expr(d.adbin, d.adrelid)
                    ELSE ' generated ' || pg_get_expr(d.adbin, d.adrelid) END
       FROM pg_attribute a
-      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind = 'r'
+      JOIN pg_class c ON c.oid = a.attrelid AND c.relkind IN ('r', 'p') AND NOT c.relispartition
       LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
      WHERE a.attnum > 0 AND NOT a.attisdropped AND c.relnamespace = 'public'::regnamespace
 """
@@ -32,12 +32,12 @@ CONSTRAINTS = """
 INDEXES = """
     SELECT pg_get_indexdef(i.indexrelid)
       FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
-     WHERE c.relnamespace = 'public'::regnamespace
+     WHERE c.relnamespace = 'public'::regnamespace AND NOT c.relispartition
 """
 STORAGE = """
     SELECT relname || ' ' || coalesce(array_to_string(reloptions, ', '), '')
       FROM pg_class
-     WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace
+     WHERE relkind IN ('r', 'p') AND relnamespace = 'public'::regnamespace
 """
 ROUTINES = """
     SELECT pg_get_functiondef(oid) || coalesce(proacl::text, '') FROM pg_proc
@@ -48,7 +48,7 @@ ROUTINES = """
 RIGHTS = """
     SELECT relname || ' ' || pg_get_userbyid(relowner) || ' ' || coalesce(relacl::text, '')
       FROM pg_class
-     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v')
+     WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v')
 """
 EVERYTHING = (COLUMNS, CONSTRAINTS, INDEXES, STORAGE, ROUTINES, RIGHTS)
 

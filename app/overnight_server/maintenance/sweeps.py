@@ -11,6 +11,7 @@ from functools import partial
 from overnight_server.artifact_store.store import open_store
 from overnight_server.dispatch.fill import fill
 from overnight_server.dispatch.publish import Publisher
+from overnight_server.domain.retention import TASKS, days_of_rules
 from overnight_server.fault_points import fault
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
@@ -23,6 +24,7 @@ from overnight_server.maintenance.file_drop import take_files
 from overnight_server.maintenance.log_retention import delete_old_logs
 from overnight_server.maintenance.no_handler import dead_letter_unhandled
 from overnight_server.maintenance.orphan_blobs import delete_orphan_blobs
+from overnight_server.maintenance.partitions import add_partitions
 from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.queue_metrics import count_new_events
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
@@ -134,6 +136,13 @@ def _delete_orphan_blobs(db: Db, settings: Settings, *, reads_all: bool = False)
     return 0 if store is None else delete_orphan_blobs(db, store, reads_all=reads_all)
 
 
+def _prune(db: Db, settings: Settings) -> int:
+    days = days_of_rules({})
+    add_partitions(db, "events", retention=timedelta(days=days[TASKS] or 1))
+    add_partitions(db, "log_chunks", retention=timedelta(days=settings.log_retention_days))
+    return 0
+
+
 def _count_new_events(db: Db, *, counts_all: bool = False) -> int:
     # 0: no figure lets a task start, so nobody is woken.
     count_new_events(db, counts_all=counts_all)
@@ -225,6 +234,11 @@ SWEEPS: dict[str, Sweep] = {
         lambda settings: settings.metrics_interval,
         "count new events for /metrics and the statistics of each hour",
         run_all=lambda db, _: _count_new_events(db, counts_all=True),
+    ),
+    "prune": Sweep(
+        _prune,
+        lambda settings: settings.prune_interval,
+        "delete what is older than it is kept, and add the partitions that will be needed",
     ),
     "logs": Sweep(
         lambda db, settings: delete_old_logs(

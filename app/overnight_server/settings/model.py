@@ -447,6 +447,11 @@ class Settings(BaseModel):
         default=10,
         description="How often beat counts new events for `/metrics` and the statistics.",
     )
+    prune_interval: Annotated[Seconds, duration(1, 86_400)] = Field(
+        default=60,
+        description="How often beat deletes what is older than OVERNIGHT_RETENTION_DAYS, and adds"
+        " the partitions of events and logs that will be needed.",
+    )
     log_retention_interval: Annotated[Seconds, duration(10, 86_400)] = Field(
         default=600, description="How often beat deletes logs that are older than their retention."
     )

@@ -55,4 +55,9 @@ SELECT t.finished_at IS NOT NULL OR t.epoch > CAST(:last_epoch AS int)
  ORDER BY l.epoch, l.seq;
 
 -- name: delete_old_logs
-SELECT delete_old_logs(CAST(:older_than AS interval), CAST(:failures_older_than AS interval), :tail_bytes, :limit);
+SELECT delete_old_logs(:partition, CAST(:older_than AS interval), CAST(:failures_older_than AS interval), :tail_bytes, :limit);
+
+-- name: drop_logs_partition
+SELECT drop_logs_partition(:partition, CAST(:older_than AS interval), CAST(:failures_older_than AS interval), :tail_bytes,
+                           :max_kept_bytes);
+

@@ -286,7 +286,8 @@ $$;
 -- What a run printed and logged, in chunks of up to 16 KB. The holder of the claim counts `seq`, from 1. Of a run
 -- the first 256 KB and the last 768 KB are kept; a row of the stream `cut` stands for what is missing, and its
 -- `lines` and `bytes` say how much that is. `is_tail` marks the end of the log of a failed run that is kept longer
--- than other logs. Like attempts, chunks have no foreign key to tasks.
+-- than other logs. Like attempts, chunks have no foreign key to tasks. Partitioned by the task's id like events:
+-- 13_partitions.sql.
 CREATE TABLE log_chunks (
     task_id UUID NOT NULL,
     epoch INTEGER NOT NULL,
@@ -300,7 +301,9 @@ CREATE TABLE log_chunks (
     is_tail BOOLEAN DEFAULT false NOT NULL,
     PRIMARY KEY (task_id, epoch, seq),
     CONSTRAINT log_chunks_stream_known CHECK (stream IN ('stdout', 'stderr', 'log', 'cut'))
-);
+)
+ PARTITION BY RANGE (task_id);
+CREATE TABLE log_chunks_default PARTITION OF log_chunks DEFAULT;
 CREATE INDEX log_chunks_at ON log_chunks (at) WHERE NOT is_tail;
 CREATE INDEX log_chunks_tail_at ON log_chunks (at) WHERE is_tail;
 
@@ -367,61 +370,6 @@ BEGIN
     END IF;
     RETURN 'written';
 END
-$$;
-
--- Delete the oldest chunks of logs that are older than their retention; of a run that failed the last `tail_bytes` are
--- kept longer, and marked. Return how many chunks were deleted or marked. A tail has at most 1,000 chunks, so that the
--- statement does not grow with the log of a run that prints a line every second.
-CREATE FUNCTION delete_old_logs(older_than interval, failures_older_than interval, tail_bytes bigint, max_rows int)
-RETURNS bigint
-LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
-AS $$
-    WITH old AS MATERIALIZED (
-        SELECT task_id, epoch, seq
-          FROM log_chunks
-         WHERE NOT is_tail AND at < clock() - older_than
-         ORDER BY at
-         LIMIT max_rows
-           FOR UPDATE SKIP LOCKED
-    ), old_tail AS MATERIALIZED (
-        SELECT task_id, epoch, seq
-          FROM log_chunks
-         WHERE is_tail AND at < clock() - failures_older_than
-         ORDER BY at
-         LIMIT max_rows
-           FOR UPDATE SKIP LOCKED
-    ), tails AS MATERIALIZED (
-        SELECT a.task_id, a.epoch, tail.first_seq
-          FROM (SELECT DISTINCT task_id, epoch FROM old) run
-          JOIN attempts a ON a.task_id = run.task_id AND a.epoch = run.epoch
-         CROSS JOIN LATERAL (
-            SELECT min(seq) AS first_seq
-              FROM (SELECT seq, sum(bytes) OVER (ORDER BY seq DESC) AS size
-                      FROM (SELECT c.seq, c.bytes
-                              FROM log_chunks c
-                             WHERE c.task_id = a.task_id AND c.epoch = a.epoch AND c.stream <> 'cut'
-                             ORDER BY c.seq DESC
-                             LIMIT 1000) last) summed
-             WHERE size <= tail_bytes) tail
-         WHERE a.spent AND a.outcome <> 'completed' AND a.ended_at >= clock() - failures_older_than
-    ), kept AS (
-        UPDATE log_chunks c
-           SET is_tail = true
-          FROM old o
-          JOIN tails t ON t.task_id = o.task_id AND t.epoch = o.epoch AND o.seq >= t.first_seq
-         WHERE c.task_id = o.task_id AND c.epoch = o.epoch AND c.seq = o.seq
-        RETURNING c.seq
-    ), gone AS (
-        DELETE FROM log_chunks c
-         USING (SELECT * FROM old_tail
-                UNION ALL
-                SELECT o.* FROM old o
-                 WHERE NOT EXISTS (SELECT 1 FROM tails t
-                                    WHERE t.task_id = o.task_id AND t.epoch = o.epoch AND o.seq >= t.first_seq)) o
-         WHERE c.task_id = o.task_id AND c.epoch = o.epoch AND c.seq = o.seq
-        RETURNING c.seq
-    )
-    SELECT (SELECT count(*) FROM kept) + (SELECT count(*) FROM gone)
 $$;
 
 -- The attempts that count against a task since an operator last reset its failures.

@@ -3,7 +3,8 @@
 
 -- `seq` numbers the events of a task without gaps, and `priority` is the task's when the event was written. The partial
 -- index holds only what people did. Rows are stored in the order of their ids, so a BRIN index is enough for the sweep
--- that counts new events.
+-- that counts new events. Partitioned by the task's id, which begins with the time when the task was created:
+-- 13_partitions.sql.
 CREATE TABLE events (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     task_id UUID NOT NULL,
@@ -19,7 +20,9 @@ CREATE TABLE events (
     at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     priority SMALLINT DEFAULT 50 NOT NULL,
     PRIMARY KEY (task_id, seq)
-);
+)
+ PARTITION BY RANGE (task_id);
+CREATE TABLE events_default PARTITION OF events DEFAULT;
 CREATE INDEX events_by_people ON events (at) WHERE starts_with(actor, 'user:') OR starts_with(actor, 'human:');
 CREATE INDEX events_user ON events (user_id, id);
 CREATE INDEX events_id ON events USING brin (id) WITH (pages_per_range = 32, autosummarize = on);

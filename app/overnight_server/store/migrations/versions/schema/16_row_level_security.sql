@@ -10,7 +10,8 @@ RETURN nullif(current_setting('overnight.user_id', true), '')::uuid;
 -- Every table with a user_id gets the policies here, so that a new table cannot be forgotten. FORCE,
 -- because the owner is subject to policies only then. Roles that work for all users have a policy with
 -- the constant true, which the planner removes, so their plans do not change. BYPASSRLS would do the
--- same, but only a superuser can grant it, and it applies to all databases of the cluster.
+-- same, but only a superuser can grant it, and it applies to all databases of the cluster. Partitions have no policies:
+-- no role but the owner has a right on them, and whoever uses their table meets its policies.
 DO $row_level_security$
 DECLARE
     protected record;
@@ -20,7 +21,7 @@ BEGIN
         SELECT c.relname AS name
           FROM pg_class c
           LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = 'user_id' AND NOT a.attisdropped
-         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+         WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p') AND NOT c.relispartition
            AND (a.attname IS NOT NULL OR c.relname IN ('agents', 'pauses', 'pools', 'stale_results', 'users'))
     LOOP
         visible := CASE protected.name

@@ -1,6 +1,7 @@
 -- The rights of Overnight's roles, as the catalog shows them, and as this schema gave them. Roles belong to the
 -- cluster and are not in a dump: a dump that is restored before the roles exist has all tables, but lacks their
--- grants, policies and owners. `overnight migrate` and every process that starts compare the two.
+-- grants, policies and owners. Partitions come and go, and need none: they are used through their table.
+-- `overnight migrate` and every process that starts compare the two.
 CREATE FUNCTION granted_rights() RETURNS TABLE (granted text)
 LANGUAGE sql STABLE
 AS $$
@@ -35,7 +36,7 @@ UNION ALL
 SELECT format('%s as owner of %s', r.rolname, c.relname)
   FROM pg_class c
   JOIN pg_roles r ON r.oid = c.relowner
- WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'v', 'S')
+ WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'S') AND NOT c.relispartition
 UNION ALL
 SELECT format('%s as owner of %s', r.rolname, f.oid::regprocedure)
   FROM pg_proc f
