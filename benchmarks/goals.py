@@ -68,6 +68,14 @@ GOALS: Sequence[Goal] = (
         "less",
     ),
     Goal(
+        "share of the drain that retention takes",
+        "prune",
+        "share of the drain that retention takes",
+        0.1,
+        0.05,
+        "less",
+    ),
+    Goal(
         "a follower of a log sees a line, p95, seconds",
         "logs",
         "a follower sees a line, p95, seconds",

@@ -34,8 +34,11 @@ from overnight.models.admin import (
     LockReleased,
     PauseTarget,
     Pool,
+    PrunedRows,
     QueueOverview,
     QueueStatistics,
+    RetentionRule,
+    RetentionRun,
     StaleLocks,
     StaleLocksReleased,
     UserApproval,
@@ -176,6 +179,19 @@ class Admin(Group[D]):
         body = validate(FindingAcceptance, {"note": note})
         where = path("admin", "audit", "findings", str(finding_id), "accept")
         return send(FindingAccepted, "POST", where, body)
+
+    @operation
+    def retention(self) -> Call[list[RetentionRule]]:
+        """Return how long rows are kept, and how many are older."""
+        return read_list(RetentionRule, path("admin", "retention"))
+
+    @operation
+    def run_retention(
+        self, *, dry_run: bool = False, position: str | None = None
+    ) -> Call[PrunedRows]:
+        """Delete old rows for some seconds; call it again with the position of the response."""
+        body = validate(RetentionRun, {"dry_run": dry_run, "position": position})
+        return send(PrunedRows, "POST", path("admin", "retention", "run"), body)
 
     @iteration
     def tasks(

@@ -195,6 +195,41 @@ class FindingAccepted(ResponseModel):
     id: int = Field(description="Number of the finding.")
 
 
+class RetentionRule(ResponseModel):
+    """How long rows of one kind are kept."""
+
+    name: str = Field(description="Name of the rule.")
+    deletes: str = Field(description="Which rows it deletes.")
+    days: int | None = Field(description="After how many days; null: never.")
+    setting: str = Field(description="The setting that changes the days.")
+    past_rows: int | None = Field(
+        description="How many rows are older than that, counted up to 10,000; some of them may be"
+        " kept because something needs them. Null if they are kept forever."
+    )
+
+
+class RetentionRun(RequestModel):
+    """A pass that deletes old rows now."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"dry_run": True}]})
+
+    dry_run: bool = Field(default=False, description="Only count the rows that would be deleted.")
+    position: str | None = Field(
+        None,
+        max_length=100,
+        pattern=r"^[a-z_]+:(events_[0-9]+:)?([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})?$",
+        description="Where an earlier pass stopped; without it the pass begins at the start.",
+    )
+
+
+class PrunedRows(ResponseModel):
+    """What one pass has deleted, or would delete."""
+
+    rows: dict[str, int] = Field(description="Number of rows by rule; without those of no row.")
+    dry_run: bool = Field(description="Whether they were only counted.")
+    position: str | None = Field(description="Where to go on; null: everything was looked at.")
+
+
 class UserDeadLetter(DeadLetter):
     """A dead letter and its owner."""
 

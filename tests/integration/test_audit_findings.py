@@ -316,8 +316,11 @@ def test_a_worker_whose_slots_were_changed_joins_again(deployment: Deployment) -
 
 
 def _charge_for_no_task(history: History) -> UUID:
-    """Insert a charge for a task that does not exist, and return its id."""
-    task_id = uuid4()
+    """Insert a charge for a task that does not exist, and return its id.
+
+    The id is of a time to come: of an earlier one, retention may have deleted the task.
+    """
+    task_id = UUID(int=uuid4().int | 1 << 127)
     history.deployment.run(
         "INSERT INTO usage_ledger (user_id, task_id, epoch, period_started_at, kind, seconds)"
         " SELECT user_id, :task, 1, cycle_started_at, 'usage', 5 FROM lanes WHERE user_id = :user",

@@ -31,6 +31,7 @@ OPEN_TO_ALL = {
     "legal_moves",
     "metric_totals",
     "priority_changes",
+    "retention_rules",
     "sweeps",
     "task_queue_metrics",
     "type_durations",

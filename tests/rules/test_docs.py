@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from overnight_server.domain.audit_rules import AUDIT_RULES
+from overnight_server.domain.retention import RULES
 from overnight_server.maintenance.sweeps import SWEEPS
 from overnight_server.settings import Settings
 from overnight_worker.runners.command import FEEDBACK_VARIABLE
@@ -218,3 +219,20 @@ def _code(path: Path) -> Iterator[str]:
     prose = FENCE.sub("", text)
     yield from re.findall(r"`[^`\n]+`", prose)
     yield from re.findall(r"^ {4}.+$", prose, flags=re.MULTILINE)
+
+
+def test_the_page_of_retention_lists_every_rule() -> None:
+    row = re.compile(
+        r"^\| `(\w+)` \| (.+?) \| (\d+|kept) \| (?:`OVERNIGHT_(\w+)` )?\|$", re.MULTILINE
+    )
+    listed = row.findall(read(Path("docs/operations/retention.md")))
+
+    assert listed == [
+        (
+            rule.name,
+            rule.what,
+            "kept" if rule.days is None else str(rule.days),
+            (rule.setting or "").upper(),
+        )
+        for rule in RULES
+    ]

@@ -253,7 +253,7 @@ INSERT INTO held_locks (user_id, key, task_id) VALUES (:user, 'repository', gen_
 
 -- name: triggers
 UPDATE dag_triggers SET due_at = NULL;
-UPDATE dag_triggers SET fired_dag_id = gen_random_uuid();
+UPDATE dag_triggers SET fired_dag_id = (SELECT dag_id FROM tasks WHERE id = :waiting);
 UPDATE dag_triggers SET user_id = :other;
 
 -- name: bulk_counters

@@ -24,6 +24,7 @@ from overnight_server.api.routes import (
     admin_inbox,
     admin_keys,
     admin_operations,
+    admin_retention,
     admin_tasks,
     admin_users,
     agent_profiles,
@@ -65,7 +66,7 @@ ROUTES = (
     *(tasks, bulk, dags, event_stream, records, logs, dead_letters, triggers, schedules, hooks),
     *(rules, plan, me, account, queue, agents, runs, agent_profiles, notifications),
     *(keys, admin_keys, admin_users, admin_operations),
-    *(admin_tasks, admin_budgets, admin_inbox, admin_audit),
+    *(admin_tasks, admin_budgets, admin_inbox, admin_audit, admin_retention),
     *(health, metrics, description),
 )
 

@@ -40,6 +40,7 @@ from overnight_server.cli.commands import (
     pauses,
     processes,
     profiles,
+    retention,
     rules,
     schedules,
     stats,
@@ -171,6 +172,7 @@ app.add_typer(locks.app, name="locks", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="key", rich_help_panel=OPERATE)
 app.add_typer(keys.app, name="keys", hidden=True)
 app.add_typer(audit.app, name="audit", rich_help_panel=OPERATE)
+app.add_typer(retention.app, name="retention", rich_help_panel=OPERATE)
 app.add_typer(config.app, name="config", rich_help_panel=LOCAL)
 options.add_common_options(app)
 

@@ -131,7 +131,7 @@ def retry_task(
     changes: TaskEdit | None = None,
 ) -> list[TaskId]:
     """Do what `retry` does in a transaction that holds the lane and has set the actor."""
-    row = tx.execute(statement("owner_of_task"), {"task_id": task_id}).one_or_none()
+    row = tx.execute(statement("task_to_revive"), {"task_id": task_id}).one_or_none()
     if row is None or row.user_id != user_id:
         raise TaskNotFound
     if State(row.state) not in MOVES[LifecycleEvent.REVIVE].sources:

@@ -11,7 +11,7 @@ from functools import partial
 from overnight_server.artifact_store.store import open_store
 from overnight_server.dispatch.fill import fill
 from overnight_server.dispatch.publish import Publisher
-from overnight_server.domain.retention import TASKS, days_of_rules
+from overnight_server.domain.retention import TASKS, days_of_rules, parse_days
 from overnight_server.fault_points import fault
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.intake.caps import Caps
@@ -29,6 +29,7 @@ from overnight_server.maintenance.promote import promote
 from overnight_server.maintenance.queue_metrics import count_new_events
 from overnight_server.maintenance.reap import begin_grace, end_overdue, reap, retire_agents
 from overnight_server.maintenance.reset import reset_cycles
+from overnight_server.maintenance.retention import delete_old_rows
 from overnight_server.maintenance.rules import apply_rules
 from overnight_server.maintenance.schedules import fire_schedules
 from overnight_server.maintenance.stale_artifacts import delete_stale_artifacts
@@ -137,10 +138,10 @@ def _delete_orphan_blobs(db: Db, settings: Settings, *, reads_all: bool = False)
 
 
 def _prune(db: Db, settings: Settings) -> int:
-    days = days_of_rules({})
+    days = days_of_rules(parse_days(settings.retention_days))
     add_partitions(db, "events", retention=timedelta(days=days[TASKS] or 1))
     add_partitions(db, "log_chunks", retention=timedelta(days=settings.log_retention_days))
-    return 0
+    return delete_old_rows(db, days)
 
 
 def _count_new_events(db: Db, *, counts_all: bool = False) -> int:

@@ -2,6 +2,7 @@
 
 from urllib.parse import urlsplit
 
+from overnight_server.domain.retention import parse_days
 from overnight_server.fault_points import parse as parse_faults
 from overnight_server.settings.field_types import env_of, is_loopback
 
@@ -43,6 +44,12 @@ def fault_points(text: str | None) -> str | None:
     if text is not None:
         parse_faults(text)
     return text
+
+
+def days_by_rule(entries: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the entries if each names a rule and legal days; raise ValueError otherwise."""
+    parse_days(entries)
+    return entries
 
 
 def token_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from pydantic import (
 from overnight_server.settings.checks import (
     check_no_auth,
     check_token_settings,
+    days_by_rule,
     fault_points,
     key_source,
     long_secret,
@@ -446,6 +447,15 @@ class Settings(BaseModel):
     metrics_interval: Annotated[Seconds, duration(1, 3600)] = Field(
         default=10,
         description="How often beat counts new events for `/metrics` and the statistics.",
+    )
+    retention_days: Annotated[
+        Names,
+        AfterValidator(days_by_rule),
+        LegalValues("`NAME=DAYS`, separated by commas; [retention](../operations/retention.md)"),
+    ] = Field(
+        default=(),
+        description="For how many days rows are kept that are no longer needed, where that is not"
+        " the default: `tasks=60,tasks.free=30,tasks.cancelled=14,inbox=14`.",
     )
     prune_interval: Annotated[Seconds, duration(1, 86_400)] = Field(
         default=60,

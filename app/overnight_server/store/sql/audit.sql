@@ -169,7 +169,8 @@ SELECT l.user_id AS subject, l.user_id,
       FROM usage_ledger e
      WHERE e.user_id = l.user_id AND e.period_started_at = l.cycle_started_at) u
  CROSS JOIN LATERAL (
-    SELECT coalesce(sum(s.usd), 0) AS spent
+    -- Nothing reads the sum of a night that is over, and retention may have deleted its rows.
+    SELECT CASE WHEN l.night_ends_at <= clock() THEN l.night_spent_usd ELSE coalesce(sum(s.usd), 0) END AS spent
       FROM spending s
      WHERE s.user_id = l.user_id AND s.night_started_at = l.night_started_at) n
  WHERE l.user_id BETWEEN :first AND :last
@@ -342,7 +343,10 @@ SELECT t.dag_id AS subject, t.user_id,
          AND t.condition IN ('finished', g.status))
         OR (t.fired_at IS NOT NULL
             AND (t.due_at IS NULL
-                 OR (SELECT f.user_id FROM tasks f WHERE f.dag_id = t.fired_dag_id LIMIT 1) IS DISTINCT FROM t.user_id)));
+                 OR (SELECT f.user_id FROM tasks f WHERE f.dag_id = t.fired_dag_id LIMIT 1) <> t.user_id
+                 -- Retention may have deleted the graph that it submitted, but keeps every graph for a day.
+                 OR time_of_id(t.fired_dag_id) > clock() - interval '1 day'
+                    AND NOT EXISTS (SELECT 1 FROM tasks f WHERE f.dag_id = t.fired_dag_id))));
 
 -- Tasks ---------------------------------------------------------------------------------------------------------
 
@@ -494,7 +498,8 @@ SELECT task_id AS subject, user_id,
  WHERE seq <> seq_before + 1
     OR from_state IS DISTINCT FROM state_before
     OR (from_state IS NULL AND to_state NOT IN ('created', 'pending', 'ready')
-        AND (SELECT t.copied_from FROM tasks t WHERE t.id = path.task_id) IS NULL)
+        -- A value, not EXISTS, which Postgres may answer from a hash of all tasks.
+        AND (SELECT t.copied_from IS NULL FROM tasks t WHERE t.id = path.task_id))
     OR (from_state IS NOT NULL
         AND NOT EXISTS (SELECT 1 FROM legal_moves m WHERE m.from_state = path.from_state AND m.to_state = path.to_state))
     OR (from_state IN ('completed', 'dead_lettered', 'cancelled') AND actor !~ '^(human|operator|user):')
@@ -523,7 +528,8 @@ SELECT t.id AS subject, t.user_id,
    AND (l.letters <> d.deaths OR (t.state = 'dead_lettered') <> l.dead);
 
 -- name: audit_owners
--- Every row about a task has the task's user and graph, and there is such a task.
+-- Every row about a task has the task's user and graph, and there is such a task. Events and the ledger outlive tasks that
+-- retention deletes; it keeps every task for a day.
 SELECT t.id AS subject, t.user_id, jsonb_build_object('row', 'dag', 'dag_id', t.dag_id) AS detail
   FROM tasks t LEFT JOIN dags g ON g.id = t.dag_id
  WHERE t.id BETWEEN :first AND :last AND (t.dag_id <> t.id OR t.has_dag_row) AND g.user_id IS DISTINCT FROM t.user_id
@@ -560,10 +566,12 @@ UNION ALL
 SELECT x.task_id, x.user_id, jsonb_build_object('row', 'ledger', 'epoch', x.epoch, 'seconds', x.seconds)
   FROM usage_ledger x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id BETWEEN :first AND :last AND x.user_id IS DISTINCT FROM t.user_id
+   AND (t.id IS NOT NULL OR time_of_id(x.task_id) > clock() - interval '1 day')
 UNION ALL
 SELECT x.task_id, x.user_id, jsonb_build_object('row', 'event', 'seq', x.seq)
   FROM events x LEFT JOIN tasks t ON t.id = x.task_id
  WHERE x.task_id BETWEEN :first AND :last AND (x.user_id, x.dag_id) IS DISTINCT FROM (t.user_id, t.dag_id)
+   AND (t.id IS NOT NULL OR time_of_id(x.task_id) > clock() - interval '1 day')
 UNION ALL
 SELECT t.id, t.user_id, jsonb_build_object('row', 'graph event', 'id', x.id)
   FROM tasks t JOIN dag_events x ON x.dag_id = t.dag_id
@@ -600,8 +608,11 @@ SELECT a.task_id AS subject, a.user_id,
 UNION ALL
 SELECT l.task_id, l.user_id, jsonb_build_object('epoch', l.epoch, 'kind', l.kind, 'seconds', l.seconds)
   FROM usage_ledger l
+  LEFT JOIN tasks t ON t.id = l.task_id
  WHERE l.task_id BETWEEN :first AND :last
    AND l.kind <> 'adjustment'
+   -- Retention deletes attempts with their task, and keeps every task for a day.
+   AND (t.id IS NOT NULL OR time_of_id(l.task_id) > clock() - interval '1 day')
    AND NOT EXISTS (SELECT 1 FROM attempts a WHERE a.task_id = l.task_id AND a.epoch = l.epoch);
 
 -- name: audit_charge_months
@@ -631,7 +642,9 @@ SELECT r.task_id, r.user_id, jsonb_build_object('epoch', r.epoch, 'refund', r.se
   LEFT JOIN usage_ledger e ON e.task_id = r.task_id AND e.epoch = r.epoch AND e.period_started_at = r.period_started_at
                           AND e.kind = 'usage'
  WHERE r.task_id BETWEEN :first AND :last
-   AND r.kind = 'refund' AND r.seconds IS DISTINCT FROM -e.seconds;
+   AND r.kind = 'refund' AND r.seconds IS DISTINCT FROM -e.seconds
+   -- Retention deletes the rows of a task that is gone in several statements.
+   AND EXISTS (SELECT 1 FROM tasks t WHERE t.id = r.task_id);
 
 -- name: audit_costs
 -- A task's cost is the sum of its attempts' costs, and an attempt's cost the sum of its spending rows.

@@ -15,6 +15,10 @@ SELECT set_config('overnight.traceparent', :traceparent, true);
 -- name: owner_of_task
 SELECT user_id, state, failure_reason FROM tasks WHERE id = :task_id;
 
+-- name: task_to_revive
+-- The lock keeps retention from deleting the task before it is revived.
+SELECT user_id, state, failure_reason FROM tasks WHERE id = :task_id FOR KEY SHARE;
+
 -- name: owners_of_tasks
 SELECT id, user_id FROM tasks WHERE id = ANY (CAST(:tasks AS uuid[]));
 

@@ -74,12 +74,14 @@ SELECT e.parent_id, e.child_id, e.condition, e.on_unmet
    AND t.user_id = :user_id;
 
 -- name: graph_to_fork
--- A task, its graph and the graph's budget; no row for a task of another user.
+-- A task, its graph and the graph's budget; no row for a task of another user. The lock keeps retention from deleting the
+-- graph while it is copied.
 SELECT g.id, g.title, g.budget_ceiling_usd
   FROM tasks t
   JOIN graphs g ON g.id = t.dag_id
  WHERE t.id = :task_id
-   AND t.user_id = :user_id;
+   AND t.user_id = :user_id
+   FOR KEY SHARE OF t;
 
 -- name: specs_of_graph
 SELECT id, spec FROM tasks WHERE dag_id = :dag_id AND user_id = :user_id AND spec ? 'context_refs';

@@ -1,18 +1,29 @@
 -- name: referred_tasks
--- Tasks that references name: by id among the user's tasks, and by name within one graph.
-SELECT id, name, state, dag_id
-  FROM tasks
- WHERE id = ANY (CAST(:tasks AS uuid[]))
-   AND user_id = :user_id
-UNION
-SELECT id, name, state, dag_id
-  FROM tasks
- WHERE dag_id = CAST(:dag_id AS uuid)
-   AND user_id = :user_id
-   AND name = ANY (CAST(:names AS text[]));
+-- Tasks that references name: by id among the user's tasks, and by name within one graph. The lock keeps retention from
+-- deleting a task to which a task refers that is not committed yet.
+WITH by_id AS MATERIALIZED (
+    SELECT id, name, state, dag_id
+      FROM tasks
+     WHERE id = ANY (CAST(:tasks AS uuid[]))
+       AND user_id = :user_id
+       FOR KEY SHARE
+), by_name AS MATERIALIZED (
+    SELECT id, name, state, dag_id
+      FROM tasks
+     WHERE dag_id = CAST(:dag_id AS uuid)
+       AND user_id = :user_id
+       AND name = ANY (CAST(:names AS text[]))
+       FOR KEY SHARE
+)
+SELECT * FROM by_id UNION SELECT * FROM by_name;
 
 -- name: referred_artifacts
-SELECT id FROM artifacts WHERE id = ANY (CAST(:artifacts AS uuid[])) AND user_id = :user_id;
+-- The lock is the same as in referred_tasks.
+SELECT a.id
+  FROM artifacts a
+  JOIN tasks t ON t.id = a.task_id
+ WHERE a.id = ANY (CAST(:artifacts AS uuid[])) AND a.user_id = :user_id
+   FOR KEY SHARE OF t;
 
 -- name: lock_claimed_task
 -- The running task of a claim, locked until the transaction ends; no row if the claim was lost. While its output is
@@ -58,12 +69,19 @@ SELECT id, user_id, title, created_by, 1, (is_active(state) OR is_waiting(state)
  WHERE id = :task_id;
 
 -- name: graph_to_join
--- A graph of the user and its size; a lone task has no row in dags yet. The lane is locked.
-SELECT g.id, g.total, false AS is_lone FROM dags g WHERE g.id = :dag_id AND g.user_id = :user_id
+-- A graph of the user and its size; a lone task has no row in dags yet. The lane is locked; retention deletes without it,
+-- so the graph is locked too.
+WITH graph AS MATERIALIZED (
+    SELECT g.id, g.total FROM dags g WHERE g.id = :dag_id AND g.user_id = :user_id FOR KEY SHARE
+), lone AS MATERIALIZED (
+    SELECT t.id
+      FROM tasks t
+     WHERE t.id = :dag_id AND t.dag_id = t.id AND NOT t.has_dag_row AND t.user_id = :user_id
+       FOR KEY SHARE
+)
+SELECT id, total, false AS is_lone FROM graph
 UNION ALL
-SELECT t.id, 1, true
-  FROM tasks t
- WHERE t.id = :dag_id AND t.dag_id = t.id AND NOT t.has_dag_row AND t.user_id = :user_id;
+SELECT id, 1, true FROM lone;
 
 -- name: add_edges
 -- Add edges between existing tasks; their lane is locked. A parent that has ended counts immediately. An

@@ -199,6 +199,9 @@ CREATE INDEX tasks_ready_by_locks ON tasks (user_id, lock_group(locks), sort_key
 CREATE INDEX tasks_retry ON tasks (retry_at) WHERE state = 'retrying';
 CREATE INDEX tasks_start ON tasks (start_at) WHERE awaits_start;
 CREATE UNIQUE INDEX tasks_spawned ON tasks (parent_id, spawn_key) WHERE parent_id IS NOT NULL;
+-- Retention looks for forks, and for tasks that may still run and read the result of a task that is to be deleted.
+CREATE INDEX tasks_copied_from ON tasks (copied_from) WHERE copied_from IS NOT NULL;
+CREATE INDEX tasks_context ON tasks USING gin (jsonb_path_query_array(context_refs, '$.*')) WHERE context_refs IS NOT NULL;
 CREATE INDEX tasks_urgent ON tasks (user_id) WHERE state IN ('created', 'pending', 'ready', 'retrying') AND priority < 30;
 CREATE INDEX tasks_user_recent ON tasks (user_id, id DESC);
 

@@ -11,7 +11,8 @@ RETURN CASE parent_state
 
 -- One dependency. `condition` is how the parent must end; `on_unmet` is what happens to the child if it
 -- ends otherwise. `satisfied_at` is set once, and the child's `unmet` is reduced by the edges set in that
--- statement. `since_epoch` is the child's epoch when the edge was added.
+-- statement. `since_epoch` is the child's epoch when the edge was added. Edges are
+-- deleted with their graph, which they find through its tasks, so there is no index by graph and no foreign key to it.
 CREATE TABLE task_edges (
     parent_id UUID NOT NULL,
     child_id UUID NOT NULL,
@@ -27,7 +28,6 @@ CREATE TABLE task_edges (
     CONSTRAINT task_edges_on_unmet_known CHECK (on_unmet IN ('cancel', 'continue')),
     FOREIGN KEY(parent_id) REFERENCES tasks (id),
     FOREIGN KEY(child_id) REFERENCES tasks (id),
-    FOREIGN KEY(dag_id) REFERENCES dags (id),
     FOREIGN KEY(user_id) REFERENCES users (id)
 )
  WITH (fillfactor = 60);

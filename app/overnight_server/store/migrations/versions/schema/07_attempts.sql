@@ -1,8 +1,8 @@
 -- What happened to claims: attempts, results that came too late, dead letters, artifacts and logs.
 --
 -- Attempts, ledger and events have no foreign key to tasks: they are written only by statements and
--- triggers that hold the task's row, and rows are never deleted. A foreign key would lock the task's row
--- once more with every write.
+-- triggers that hold the task's row. A foreign key would lock the task's row once more with every write, and
+-- search these tables once more for each task that retention deletes.
 
 -- One claim of a task. `spent` says whether it counts against max_attempts. Rows are inserted in the order
 -- of their claims, so a BRIN index on claimed_at is enough for reports about a period. `external_id` names a
@@ -50,6 +50,7 @@ CREATE TABLE stale_results (
     PRIMARY KEY (id)
 );
 CREATE UNIQUE INDEX stale_results_claim ON stale_results (task_id, epoch);
+CREATE INDEX stale_results_recorded ON stale_results (recorded_at);
 
 -- A task that failed for good, with all its attempts, until a person resolves it.
 CREATE TABLE dead_letters (

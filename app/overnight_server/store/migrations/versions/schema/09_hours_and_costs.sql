@@ -14,6 +14,7 @@ CREATE TABLE notices (
     CONSTRAINT notices_once UNIQUE (user_id, kind, subject)
 );
 CREATE INDEX notices_user ON notices (user_id, id);
+CREATE INDEX notices_at ON notices (at);
 
 -- Seconds charged or refunded, per attempt and billing month. Rows are only added. The unique constraint
 -- makes it impossible to bill one attempt twice.

@@ -187,6 +187,7 @@ CREATE TABLE pauses (
     CONSTRAINT pauses_target_fits_scope CHECK ((target IS NULL) = (scope = 'all')),
     CONSTRAINT pauses_resumed_by_somebody CHECK ((resumed_at IS NULL) = (resumed_by IS NULL))
 );
+CREATE INDEX pauses_resumed ON pauses (resumed_at) WHERE resumed_at IS NOT NULL;
 CREATE UNIQUE INDEX pauses_in_force ON pauses (scope, coalesce(target, '')) WHERE resumed_at IS NULL;
 
 -- How long recent runs of a task type took, as workers report it. `seconds` decides the size of bundles;

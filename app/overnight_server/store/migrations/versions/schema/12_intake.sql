@@ -24,6 +24,7 @@ CREATE TABLE inbox (
     FOREIGN KEY(user_id) REFERENCES users (id)
 );
 CREATE INDEX inbox_refused ON inbox (id) WHERE outcome = 'refused';
+CREATE INDEX inbox_settled ON inbox (settled_at) WHERE settled_at IS NOT NULL;
 CREATE INDEX inbox_waiting ON inbox (user_id, id) WHERE outcome IS NULL;
 
 -- Insert a row into the inbox. Producers have no rights on any table; this function runs with its
@@ -107,6 +108,7 @@ CREATE TABLE bulk_operations (
 );
 CREATE UNIQUE INDEX bulk_operations_idempotency ON bulk_operations (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX bulk_operations_running ON bulk_operations (user_id, id) WHERE state = 'running';
+CREATE INDEX bulk_operations_finished ON bulk_operations (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX bulk_operations_user ON bulk_operations (user_id, id DESC);
 
 -- The tasks of a user that a filter selects; a NULL argument does not restrict. Inlined by the planner:

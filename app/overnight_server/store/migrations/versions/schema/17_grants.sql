@@ -16,6 +16,7 @@ TO overnight_reader, overnight_gate;
 GRANT SELECT ON holds, worker_sessions TO overnight_admin, overnight_dispatcher;
 GRANT SELECT ON metric_totals, task_queue_metrics TO overnight_reader, overnight_admin, overnight_dispatcher;
 GRANT INSERT, UPDATE ON metric_totals, task_queue_metrics TO overnight_dispatcher;
+GRANT SELECT ON retention_rules TO overnight_admin, overnight_dispatcher;
 -- The last event id given out, for event streams.
 GRANT SELECT ON SEQUENCE events_id_seq TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher;
 
@@ -100,6 +101,8 @@ GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION lease_of_agent TO overnight_app, overnight_admin, overnight_dispatcher, overnight_gate;
 GRANT EXECUTE ON FUNCTION delete_artifact TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION count_old_rows, delete_events_of_gone_tasks, delete_graphs, delete_old_rows, delete_tasks,
+    drop_events_partition TO overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION append_log TO overnight_app, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION needed_blobs TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT EXECUTE ON FUNCTION promote_artifacts TO overnight_app, overnight_dispatcher;
