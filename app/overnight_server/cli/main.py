@@ -19,6 +19,7 @@ from overnight_server.cli.commands import (
     apply,
     artifacts,
     audit,
+    backup,
     batch,
     budgets,
     bulk,
@@ -117,7 +118,13 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "queue-cancel": tasks.cancel,
         "window": account.window,
     },
-    LOCAL: {"up": local.up, "down": local.down, "doctor": local.doctor},
+    LOCAL: {
+        "up": local.up,
+        "down": local.down,
+        "doctor": local.doctor,
+        "backup": backup.backup,
+        "restore": backup.restore,
+    },
     OPERATE: {
         "fairness": fairness.fairness,
         "stats": stats.stats,
@@ -130,6 +137,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
     DATABASE: {
         "migrate": maintenance.migrate,
         "sweep": maintenance.sweep,
+        "after-restore": backup.after_restore,
         "redis-acl": maintenance.redis_acl,
     },
     PROCESSES: {

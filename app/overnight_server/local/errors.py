@@ -6,7 +6,9 @@ LocalError
 ├── DataNotOurs         the data directory belongs to another user or another Postgres version
 ├── DidNotStart         a server ended, or did not respond, instead of becoming ready
 ├── PortTaken           a configured port is in use
-└── AlreadyRunning      another supervisor runs in this home
+├── AlreadyRunning      another supervisor runs in this home
+├── CannotBackUp        the data of this home cannot be saved to that file
+└── CannotRestore       a file cannot be restored into this home; nothing was changed
 """
 
 
@@ -36,3 +38,11 @@ class PortTaken(LocalError):
 
 class AlreadyRunning(LocalError):
     """Another supervisor runs in this home."""
+
+
+class CannotBackUp(LocalError):
+    """The data of the home cannot be saved to this file."""
+
+
+class CannotRestore(LocalError):
+    """The file cannot be restored into this home; nothing was changed."""

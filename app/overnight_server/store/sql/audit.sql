@@ -388,7 +388,7 @@ SELECT t.id AS subject, t.user_id, jsonb_build_object('state', t.state, 'complet
    AND (a.number <> (t.state = 'completed' AND t.copied_from IS NULL)::int OR a.is_wrong);
 
 -- name: audit_attempt_numbers
--- The epochs of a task's attempts have no gap, and tasks.attempts counts the spent ones.
+-- The epochs of a task's attempts have no gap but those that a restore has skipped, and tasks.attempts counts the spent ones.
 SELECT t.id AS subject, t.user_id,
        jsonb_build_object('epoch', t.epoch, 'attempts', t.attempts, 'max_attempts', t.max_attempts,
                           'rows', a.number, 'spent', a.spent) AS detail
@@ -400,7 +400,8 @@ SELECT t.id AS subject, t.user_id,
       FROM attempts
      WHERE task_id = t.id) a
  WHERE t.id BETWEEN :first AND :last
-   AND (t.epoch <> a.number OR t.epoch <> coalesce(a.last, 0) OR t.attempts <> a.spent OR t.attempts > t.max_attempts
+   AND (t.epoch <> a.number + t.skipped_epochs OR t.epoch < a.last
+        OR (t.skipped_epochs = 0 AND t.epoch <> coalesce(a.last, 0)) OR t.attempts <> a.spent OR t.attempts > t.max_attempts
         OR a.is_wrong);
 
 -- name: audit_attempt_times
@@ -504,7 +505,10 @@ SELECT task_id AS subject, user_id,
         AND NOT EXISTS (SELECT 1 FROM legal_moves m WHERE m.from_state = path.from_state AND m.to_state = path.to_state))
     OR (from_state IN ('completed', 'dead_lettered', 'cancelled') AND actor !~ '^(human|operator|user):')
     OR at < at_before
-    OR epoch <> coalesce(epoch_before, 0) + (to_state = 'claimed' OR from_state = 'ready' AND to_state = 'running')::int
+    OR (epoch <> coalesce(epoch_before, 0) + (to_state = 'claimed' OR from_state = 'ready' AND to_state = 'running')::int
+        -- A restore has skipped numbers.
+        AND NOT coalesce((SELECT t.skipped_epochs > 0 FROM tasks t WHERE t.id = path.task_id)
+                         AND epoch > coalesce(epoch_before, 0), false))
 UNION ALL
 SELECT t.id, t.user_id,
        jsonb_build_object('state', t.state, 'revision', t.revision, 'last_event', l.seq, 'last_state', l.to_state)

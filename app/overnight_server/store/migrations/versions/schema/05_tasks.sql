@@ -97,6 +97,7 @@ RETURN coalesce(hash_array_extended(keys, 0), 0);
 --   requeued_at       when a busy agent put it at the back of the queue; its age counts from then on
 --   awaits_budget     which budget is used up and must be raised before it continues
 --   epoch             the number of its claims; with token the fence: a holder that lost the claim matches no row
+--   skipped_epochs    how many of these numbers were skipped, because claims may have had them before a restore
 --   heartbeat_at      the latest heartbeat of any run; earlier than started_at if the current run has sent none
 --   bundle            the message it shares with other short tasks; NULL for a message of its own
 --   runs_alone        never in a bundle again, because a bundle with it crashed
@@ -147,6 +148,7 @@ CREATE TABLE tasks (
     max_cost_usd NUMERIC(18, 6),
     awaits_budget TEXT,
     epoch INTEGER DEFAULT 0 NOT NULL,
+    skipped_epochs INTEGER DEFAULT 0 NOT NULL,
     token UUID,
     claimed_by TEXT,
     pool TEXT,

@@ -108,6 +108,14 @@ BEGIN
 END
 $$;
 
+-- Skip numbers that rows may have had before the database was restored to an earlier instant: of events, so that a listener
+-- which has read on from a later one misses nothing.
+CREATE FUNCTION skip_event_ids(number bigint) RETURNS void
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    SELECT setval('events_id_seq', nextval('events_id_seq') + number)
+$$;
+
 -- How long an ended task is kept: by its state, else by the plan of its user, else as all tasks. `days` is
 -- {"tasks": 90, "tasks.free": 30, "tasks.cancelled": 14}.
 CREATE FUNCTION task_retention(days jsonb, plan text, state text) RETURNS interval

@@ -109,7 +109,7 @@ GRANT EXECUTE ON FUNCTION promote_artifacts TO overnight_app, overnight_dispatch
 GRANT EXECUTE ON FUNCTION total_depth TO overnight_app, overnight_reader, overnight_admin, overnight_dispatcher, overnight_gate;
 GRANT EXECUTE ON FUNCTION tasks_with_events TO overnight_reader;
 GRANT EXECUTE ON FUNCTION cut_log, delete_ended_findings, delete_offline_agents, delete_old_artifacts, delete_old_logs, delete_stale_artifacts,
-    add_partition, drop_logs_partition, recount_artifact_usage, repair_depth, repair_locks, take_priority_changes
+    add_partition, drop_logs_partition, recount_artifact_usage, repair_depth, repair_locks, skip_event_ids, take_priority_changes
 TO overnight_dispatcher;
 -- Every login of the database may call it; it checks the caller's key.
 GRANT EXECUTE ON FUNCTION overnight_inbox_submit TO PUBLIC;
