@@ -37,6 +37,7 @@ from overnight.models.bulk import FilterFields
 from overnight.models.dags import DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.field_errors import validate
+from overnight.models.nights import TaskLife
 from overnight.models.tasks import CancelResult, Event, Forecast, Task, TaskCreate, TaskFields
 
 # How much of an artifact is read with one request.
@@ -99,6 +100,11 @@ class Tasks(Group[D]):
     def explain(self, task_id: str) -> Call[Explanation]:
         """Return every reason why a task is not running."""
         return read(Explanation, path("tasks", task_id, "explain"))
+
+    @operation
+    def history(self, task_id: str) -> Call[TaskLife]:
+        """Return what a task did or waited for in each moment of its life."""
+        return read(TaskLife, path("tasks", task_id, "history"))
 
     @operation
     def forecast(self, task_id: str) -> Call[Forecast]:

@@ -171,6 +171,12 @@ if TYPE_CHECKING:
         RevokedApiKey,
         UserApiKey,
     )
+    from overnight.models.nights import (
+        CauseTotal,
+        LifeSegment,
+        SegmentHolder,
+        TaskLife,
+    )
     from overnight.models.queue import (
         JobStatus,
         QueueAccepted,
@@ -248,6 +254,7 @@ __all__ = [
     "BulkPreview",
     "BulkRequest",
     "CancelResult",
+    "CauseTotal",
     "Child",
     "ChildFields",
     "ClaimedTask",
@@ -311,6 +318,7 @@ __all__ = [
     "KeyRotation",
     "LeaseExtension",
     "LedgerLine",
+    "LifeSegment",
     "Lock",
     "LockReleased",
     "LockSummary",
@@ -373,6 +381,7 @@ __all__ = [
     "ScheduleEdit",
     "ScheduleFire",
     "SchedulePreview",
+    "SegmentHolder",
     "ServiceStatus",
     "SlotUsage",
     "SpawnRequest",
@@ -387,6 +396,7 @@ __all__ = [
     "TaskCreate",
     "TaskFields",
     "TaskFilter",
+    "TaskLife",
     "TaskOverrule",
     "TaskResponse",
     "TaskResult",
@@ -430,6 +440,7 @@ _MODULES = (
     "http_agents",
     "admin",
     "keys",
+    "nights",
     "validation",
     "hooks",
     "rules",

@@ -42,6 +42,7 @@ RULES: Final = (
     Rule("dead_deliveries", "notification_deliveries", "notifications that were given up", 90),
     Rule("notifications", "notifications", "notifications without a delivery", 30),
     Rule("holds", "holds", "times in which a user or graph was held back", 90, least=31),
+    Rule("lane_history", "lane_history", "what the gate saw of a user", 90, least=31),
     Rule("received_hooks", "received_hooks", "webhooks that came in", 30),
     Rule("improvement_tasks", "improvement_tasks", "what improvement rules have filed", 90),
     Rule("worker_sessions", "worker_sessions", "times in which a worker was there", 90, least=31),

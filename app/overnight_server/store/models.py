@@ -90,6 +90,7 @@ class LaneRow(Base):
     night_spent_usd: Mapped[Decimal] = mapped_column(USD)
     night_reserved_usd: Mapped[Decimal] = mapped_column(USD)
     night_limit_usd: Mapped[Decimal | None] = mapped_column(USD)
+    night_used_up: Mapped[bool]
     due_at: Mapped[datetime]
     eligible: Mapped[bool]
     held_by: Mapped[str | None]

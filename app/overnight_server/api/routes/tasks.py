@@ -8,6 +8,7 @@ from overnight.models.account import DeadLetterChanges, TaskChanges, TaskOverrul
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
 from overnight.models.field_types import Instant
+from overnight.models.nights import TaskLife
 from overnight.models.tasks import (
     CancelResult,
     Forecast,
@@ -43,6 +44,7 @@ from overnight_server.forecast.forecast import forecast_next, forecast_task
 from overnight_server.gate.claim import ClaimSettings
 from overnight_server.insight.dags import get_outline
 from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.task_life import task_life
 from overnight_server.insight.tasks import (
     TaskCriteria,
     get_task,
@@ -223,6 +225,18 @@ def explain_task(task_id: str, deps: Injected, caller: Reader) -> Explanation:
         parse_task_param(task_id),
         ClaimSettings.from_settings(deps.settings),
         Audience(is_operator=caller.is_operator),
+    )
+
+
+@router.get("/{task_id}/history")
+@expensive
+def read_history(task_id: str, deps: Injected, caller: Reader) -> TaskLife:
+    """Return what a task did or waited for in each moment of its life, with cause and holder."""
+    return task_life(
+        deps.db,
+        caller.user_id,
+        parse_task_param(task_id),
+        liveness=ClaimSettings.from_settings(deps.settings).liveness,
     )
 
 

@@ -11,6 +11,7 @@ import typer
 from overnight_server.cli import connection
 from overnight_server.cli.commands import completion
 from overnight_server.cli.terminal import (
+    life_output,
     options,
     output,
     run_history,
@@ -194,12 +195,25 @@ def explain(
     task: options.TaskRef,
     *,
     all_users: AllUsers = False,
+    history: Annotated[
+        bool,
+        typer.Option("--history", help="Print what it did or waited for in its whole life."),
+    ] = False,
     as_json: options.Json = False,
     url: options.Url = None,
     api_key_file: options.KeyFile = None,
 ) -> None:
     """Print every reason why a task is not running, and what you can do about it."""
+    if history and all_users:
+        raise CommandFailure("--history and --all-users cannot be used together", code=Code.USAGE)
     with connection.client(url, api_key_file, as_admin=all_users) as client:
+        if history:
+            life = client.tasks.history(short_ids.resolve(client, task))
+            if as_json:
+                output.document(task_output.as_document(life))
+            else:
+                life_output.show_life(life)
+            return
         if all_users:
             explained = client.admin.explain(short_ids.resolve_of_all_users(client, task))
         else:

@@ -35,6 +35,7 @@ $$;
 --   skipped_by_pools                          pools that found no suitable task here; any change of the lane clears it
 --   skipped_by_hash                           a hash of these pools, for the index that the fair order is read from
 --   night_*                                   the night in which money was last spent; night_limit_usd includes raises
+--   night_used_up                             whether the night's budget is spent or reserved
 --   due_at                                    the next instant at which the lane must be refreshed
 --   eligible                                  whether the gate may consider this lane at all
 --   held_by                                   why none of its ready tasks may start, whoever is served: a pause, a
@@ -69,6 +70,7 @@ CREATE TABLE lanes (
     night_spent_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
     night_reserved_usd NUMERIC(18, 6) DEFAULT 0 NOT NULL,
     night_limit_usd NUMERIC(18, 6),
+    night_used_up BOOLEAN DEFAULT false NOT NULL,
     due_at TIMESTAMP WITH TIME ZONE NOT NULL,
     eligible BOOLEAN NOT NULL,
     held_by TEXT,
@@ -97,6 +99,27 @@ CREATE TABLE holds (
 );
 CREATE UNIQUE INDEX holds_open ON holds (subject) WHERE ended_at IS NULL;
 CREATE INDEX holds_ended ON holds (ended_at);
+CREATE INDEX holds_subject ON holds (subject, began_at);
+
+-- What the gate saw of a lane, apart from its counters: one row for each time in which these columns did not change. A
+-- night makes a few rows per user. The history of tasks and nights is derived from it (docs/guides/night-report.md).
+CREATE TABLE lane_history (
+    id BIGINT GENERATED ALWAYS AS IDENTITY,
+    user_id UUID NOT NULL,
+    since TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
+    until TIMESTAMP WITH TIME ZONE,
+    max_active INTEGER NOT NULL,
+    limit_seconds BIGINT,
+    window_closed BOOLEAN NOT NULL,
+    carry_over_until TIMESTAMP WITH TIME ZONE,
+    night_used_up BOOLEAN NOT NULL,
+    cycle_started_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    resets_at TIMESTAMP WITH TIME ZONE NOT NULL,
+    PRIMARY KEY (id)
+);
+CREATE UNIQUE INDEX lane_history_current ON lane_history (user_id) WHERE until IS NULL;
+CREATE INDEX lane_history_user ON lane_history (user_id, since);
+CREATE INDEX lane_history_ended ON lane_history (until);
 
 -- End the hold of a subject that is in force, if any, and begin another one if there is a reason. Triggers that hold
 -- the row of the lane or of the graph call it with the owner's rights; nobody else may write the table.
@@ -183,13 +206,14 @@ BEGIN
         NEW.skipped_by_hash := hash_array_extended(NEW.skipped_by_pools, 0);
     END IF;
     NEW.due_at := least(NEW.resets_at, NEW.window_changes_at, NEW.night_ends_at);
+    NEW.night_used_up := coalesce(NEW.night_spent_usd + NEW.night_reserved_usd >= NEW.night_limit_usd, false);
     NEW.held_by := CASE
         WHEN NEW.ready = 0 THEN NULL
         WHEN NEW.paused THEN 'pause'
         WHEN NEW.max_active = 0 THEN 'disabled'
         WHEN NEW.window_closed THEN 'window'
         WHEN NEW.used_seconds + NEW.reserved_seconds >= NEW.limit_seconds THEN 'hours'
-        WHEN NEW.night_spent_usd + NEW.night_reserved_usd >= NEW.night_limit_usd THEN 'night'
+        WHEN NEW.night_used_up THEN 'night'
         WHEN NEW.carry_over_until IS NOT NULL THEN 'carry_over'
         END;
     NEW.eligible := NEW.ready > 0 AND NEW.active < NEW.max_active AND coalesce(NEW.held_by = 'carry_over', true);
@@ -208,7 +232,20 @@ $$;
 CREATE TRIGGER lanes_enforce_invariants BEFORE INSERT OR UPDATE ON lanes
     FOR EACH ROW EXECUTE FUNCTION enforce_lane_invariants();
 
--- Record when the ready tasks of a user are held, and when they are not any more.
+-- Begin a new row of a lane's history. Triggers that hold the lane call it with the owner's rights.
+CREATE FUNCTION record_lane_history(lane lanes) RETURNS void
+LANGUAGE plpgsql
+AS $$
+BEGIN
+    UPDATE lane_history SET until = greatest(since, clock()) WHERE user_id = lane.user_id AND until IS NULL;
+    INSERT INTO lane_history (user_id, max_active, limit_seconds, window_closed, carry_over_until, night_used_up,
+                              cycle_started_at, resets_at)
+    VALUES (lane.user_id, lane.max_active, lane.limit_seconds, lane.window_closed, lane.carry_over_until,
+            lane.night_used_up, lane.cycle_started_at, lane.resets_at);
+END
+$$;
+
+-- Record when the ready tasks of a user are held, and when they are not any more; and what else the gate sees of the lane.
 CREATE FUNCTION record_lane_hold() RETURNS trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
@@ -216,13 +253,28 @@ BEGIN
     IF TG_RELID <> 'public.lanes'::regclass THEN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
-    PERFORM record_hold(NEW.user_id, NEW.user_id, NEW.held_by,
-                        CASE WHEN NEW.held_by = 'carry_over' THEN NEW.carry_over_until END);
+    IF NEW.held_by IS DISTINCT FROM OLD.held_by THEN
+        PERFORM record_hold(NEW.user_id, NEW.user_id, NEW.held_by,
+                            CASE WHEN NEW.held_by = 'carry_over' THEN NEW.carry_over_until END);
+    END IF;
+    IF (NEW.max_active, NEW.limit_seconds, NEW.window_closed, NEW.carry_over_until, NEW.night_used_up, NEW.resets_at)
+       IS DISTINCT FROM
+       (OLD.max_active, OLD.limit_seconds, OLD.window_closed, OLD.carry_over_until, OLD.night_used_up, OLD.resets_at) THEN
+        PERFORM record_lane_history(NEW);
+    END IF;
     RETURN NULL;
 END
 $$;
+-- One trigger for both: each condition is evaluated with every update of a lane.
 CREATE TRIGGER lanes_record_hold AFTER UPDATE ON lanes
-    FOR EACH ROW WHEN (NEW.held_by IS DISTINCT FROM OLD.held_by) EXECUTE FUNCTION record_lane_hold();
+    FOR EACH ROW WHEN (NEW.held_by IS DISTINCT FROM OLD.held_by
+                       OR NEW.window_closed <> OLD.window_closed
+                       OR NEW.night_used_up <> OLD.night_used_up
+                       OR NEW.max_active <> OLD.max_active
+                       OR NEW.resets_at <> OLD.resets_at
+                       OR NEW.limit_seconds IS DISTINCT FROM OLD.limit_seconds
+                       OR NEW.carry_over_until IS DISTINCT FROM OLD.carry_over_until)
+    EXECUTE FUNCTION record_lane_hold();
 
 -- Insert the lane of a new user.
 CREATE FUNCTION create_lane() RETURNS trigger
@@ -241,6 +293,7 @@ BEGIN
             NEW.monthly_agent_hours_limit * 3600::bigint, this_cycle,
             cycle_boundary(NEW.billing_anchor_at, this_cycle),
             cycle_boundary(NEW.billing_anchor_at, this_cycle + 1));
+    PERFORM record_lane_history(l) FROM lanes l WHERE l.user_id = NEW.id;
     RETURN NULL;
 END
 $$;

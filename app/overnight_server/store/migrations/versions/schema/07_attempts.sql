@@ -37,6 +37,8 @@ CREATE TABLE attempts (
 )
  WITH (fillfactor = 80);
 CREATE INDEX attempts_claimed ON attempts USING brin (claimed_at);
+-- For the history of a task and the report of a night: which of a user's runs overlap a time.
+CREATE INDEX attempts_user ON attempts (user_id, claimed_at);
 
 -- Results from holders that had lost their claim; kept for inspection and never applied.
 CREATE TABLE stale_results (

@@ -109,6 +109,7 @@ CREATE TABLE worker_sessions (
     serves UUID,
     capabilities TEXT[] NOT NULL,
     types TEXT[],
+    slots INTEGER NOT NULL,
     began_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     ended_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id)
@@ -127,23 +128,24 @@ BEGIN
         PERFORM refuse_trigger(TG_NAME, TG_RELID);
     END IF;
     IF TG_OP = 'UPDATE' THEN
-        IF (NEW.status, NEW.pool, NEW.capabilities, NEW.types, NEW.joined_at)
-           IS NOT DISTINCT FROM (OLD.status, OLD.pool, OLD.capabilities, OLD.types, OLD.joined_at) THEN
+        IF (NEW.status, NEW.pool, NEW.capabilities, NEW.types, NEW.slots, NEW.joined_at)
+           IS NOT DISTINCT FROM (OLD.status, OLD.pool, OLD.capabilities, OLD.types, OLD.slots, OLD.joined_at) THEN
             RETURN NULL;
         END IF;
-        IF NEW.status <> 'draining' THEN
+        -- A drain and a change of slots end the session now; anything else ended it when the worker was last seen.
+        IF NEW.status <> 'draining' AND (NEW.status, NEW.joined_at) IS DISTINCT FROM (OLD.status, OLD.joined_at) THEN
             last_seen := OLD.last_heartbeat_at;
         END IF;
     END IF;
     UPDATE worker_sessions SET ended_at = last_seen WHERE agent_id = NEW.id AND ended_at IS NULL;
     IF NEW.status = 'active' THEN
-        INSERT INTO worker_sessions (agent_id, pool, serves, capabilities, types)
-        SELECT NEW.id, NEW.pool, p.serves, NEW.capabilities, NEW.types FROM pools p WHERE p.name = NEW.pool;
+        INSERT INTO worker_sessions (agent_id, pool, serves, capabilities, types, slots)
+        SELECT NEW.id, NEW.pool, p.serves, NEW.capabilities, NEW.types, NEW.slots FROM pools p WHERE p.name = NEW.pool;
     END IF;
     RETURN NULL;
 END
 $$;
-CREATE TRIGGER agents_record_session AFTER INSERT OR UPDATE OF status, pool, capabilities, types, joined_at ON agents
+CREATE TRIGGER agents_record_session AFTER INSERT OR UPDATE OF status, pool, capabilities, types, slots, joined_at ON agents
     FOR EACH ROW EXECUTE FUNCTION record_worker_session();
 
 -- Delete workers and pull agents that have been offline for long; return their number. Those with a

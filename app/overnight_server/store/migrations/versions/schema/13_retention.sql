@@ -41,6 +41,8 @@ INSERT INTO retention_rules (name, table_name, old_rows) VALUES
      ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED$$),
 ('holds', 'holds', $$
     SELECT ctid FROM holds WHERE ended_at < clock() - $1 ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED$$),
+('lane_history', 'lane_history', $$
+    SELECT ctid FROM lane_history WHERE until < clock() - $1 ORDER BY until LIMIT $2 FOR UPDATE SKIP LOCKED$$),
 ('received_hooks', 'received_hooks', $$
     SELECT ctid FROM received_hooks WHERE received_at < clock() - $1 ORDER BY received_at LIMIT $2 FOR UPDATE SKIP LOCKED$$),
 -- What a rule has filed stays while its task is open.

@@ -13,7 +13,8 @@ GRANT SELECT ON
     held_locks, lock_waits, spending, notices, dag_triggers, artifacts, staged_artifacts, artifact_usage, log_chunks, inbox, bulk_operations,
     source_jobs, agent_profiles, schedules, schedule_fires
 TO overnight_reader, overnight_gate;
-GRANT SELECT ON holds, worker_sessions TO overnight_admin, overnight_dispatcher;
+GRANT SELECT ON holds, lane_history, worker_sessions TO overnight_reader, overnight_admin, overnight_dispatcher;
+GRANT SELECT ON lane_history TO overnight_app;
 GRANT SELECT ON metric_totals, task_queue_metrics TO overnight_reader, overnight_admin, overnight_dispatcher;
 GRANT INSERT, UPDATE ON metric_totals, task_queue_metrics TO overnight_dispatcher;
 GRANT SELECT ON retention_rules TO overnight_admin, overnight_dispatcher;

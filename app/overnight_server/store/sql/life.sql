@@ -1,0 +1,148 @@
+-- name: life_tasks
+-- Tasks of a user whose life is told, with what decides which reasons can hold them.
+SELECT t.id, t.dag_id, t.title, t.type, t.state, t.created_at, t.finished_at, t.start_at, t.awaits_start, t.retry_at,
+       t.awaits_budget, t.unmet, t.epoch, t.attempts, t.max_attempts, t.failure_reason, t.locks, t.required_capabilities,
+       t.cost_usd, t.max_cost_usd, t.result_summary, t.error,
+       CASE WHEN t.deadline_at IS NOT NULL AND NOT has_started(t.id) THEN t.deadline_at END AS deadline_at,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS granted,
+       l.max_task_seconds, l.window_changes_at, l.resets_at, l.max_active, l.limit_seconds, clock() AS now
+  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+  JOIN tasks t ON t.id = chosen.id
+  JOIN lanes l ON l.user_id = t.user_id
+ WHERE t.user_id = :user_id;
+
+-- name: life_moves
+-- Every change of these tasks' states, in order.
+SELECT e.task_id, e.at, e.to_state, e.epoch, e.reason
+  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+  JOIN events e ON e.task_id = chosen.id
+ WHERE e.user_id = :user_id
+ ORDER BY e.task_id, e.seq;
+
+-- name: life_runs
+-- The runs of these tasks.
+SELECT a.task_id, a.epoch, a.agent, a.pool, a.claimed_at, a.started_at, a.ended_at, a.outcome, a.error_class, a.error,
+       a.cost_usd
+  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+  JOIN attempts a ON a.task_id = chosen.id
+ WHERE a.user_id = :user_id
+ ORDER BY a.task_id, a.epoch;
+
+-- name: life_edges
+-- What these tasks depend on, the first parents of each that were satisfied last.
+SELECT chosen.id AS task_id, e.parent_id, e.since_epoch, e.satisfied_at, e.title, e.state
+  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+ CROSS JOIN LATERAL (
+    SELECT e.parent_id, e.since_epoch, e.satisfied_at, p.title, p.state
+      FROM task_edges e
+      JOIN tasks p ON p.id = e.parent_id
+     WHERE e.child_id = chosen.id AND e.user_id = :user_id
+     ORDER BY e.satisfied_at DESC NULLS FIRST
+     LIMIT :limit) e;
+
+-- name: life_lane
+-- What the gate saw of a lane in a period.
+SELECT since, until, max_active, limit_seconds, window_closed, carry_over_until, night_used_up, cycle_started_at, resets_at
+  FROM lane_history
+ WHERE user_id = :user_id
+   AND since < CAST(:to_at AS timestamptz)
+   AND (until IS NULL OR until > CAST(:from_at AS timestamptz))
+ ORDER BY since, id;
+
+-- name: life_user_runs
+-- The newest runs of a user that held a slot in a period. A run is claimed at most `longest` seconds before its end.
+SELECT a.granted_seconds, a.claimed_at, a.ended_at
+  FROM attempts a
+ WHERE a.user_id = :user_id
+   AND a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
+   AND a.claimed_at < CAST(:to_at AS timestamptz)
+   AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
+ ORDER BY a.claimed_at DESC
+ LIMIT :limit;
+
+-- name: life_locks
+-- Which other tasks held a lock that a task needs, in a period.
+SELECT a.task_id, o.title, a.claimed_at, a.ended_at,
+       (SELECT key FROM unnest(o.locks) key
+         WHERE key = ANY (t.locks) OR coalesce(lock_path_range(t.user_id, key) && t.lock_paths, false)
+         ORDER BY key LIMIT 1) AS key
+  FROM tasks t
+  JOIN attempts a ON a.user_id = t.user_id
+                 AND a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
+                 AND a.claimed_at < CAST(:to_at AS timestamptz)
+  JOIN tasks o ON o.id = a.task_id
+ WHERE t.id = :task_id
+   AND t.user_id = :user_id
+   AND a.task_id <> t.id
+   AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
+   AND o.locks IS NOT NULL
+   AND (o.locks && t.locks OR coalesce(o.lock_paths && t.lock_paths, false))
+ ORDER BY a.claimed_at DESC
+ LIMIT :limit;
+
+-- name: life_ledger
+-- The hours that a user had used at an instant, and each entry after it. The first row has no instant.
+SELECT NULL::timestamptz AS at, coalesce(sum(seconds), 0)::float8 AS seconds
+  FROM usage_ledger
+ WHERE user_id = :user_id
+   AND period_started_at = CAST(:cycle AS timestamptz)
+   AND recorded_at <= CAST(:from_at AS timestamptz)
+UNION ALL
+(SELECT recorded_at, seconds::float8
+   FROM usage_ledger
+  WHERE user_id = :user_id
+    AND period_started_at = CAST(:cycle AS timestamptz)
+    AND recorded_at > CAST(:from_at AS timestamptz)
+    AND recorded_at < CAST(:to_at AS timestamptz)
+  ORDER BY recorded_at
+  LIMIT :limit);
+
+-- name: life_graph_holds
+-- When the budget of a task's graph was used up or reserved.
+SELECT subject AS dag_id, began_at AS since, ended_at AS until
+  FROM holds
+ WHERE subject = ANY (CAST(:dags AS uuid[]))
+   AND user_id = :user_id
+   AND reason = 'graph'
+   AND began_at < CAST(:to_at AS timestamptz)
+   AND (ended_at IS NULL OR ended_at > CAST(:from_at AS timestamptz));
+
+-- name: life_pauses
+-- The pauses that concerned a user in a period.
+SELECT p.scope, p.target, p.note, p.paused_at AS since, p.resumed_at AS until, p.paused_by,
+       coalesce(u.name, p.paused_by) AS paused_by_name
+  FROM pauses p
+  LEFT JOIN users u ON p.paused_by = 'user:' || u.id
+ WHERE (p.scope <> 'user' OR p.target = CAST(:user_id AS uuid)::text)
+   AND p.paused_at < CAST(:to_at AS timestamptz)
+   AND (p.resumed_at IS NULL OR p.resumed_at > CAST(:from_at AS timestamptz))
+ ORDER BY p.paused_at
+ LIMIT :limit;
+
+-- name: life_workers
+-- When workers that may serve a user accepted tasks. A worker that is silent for too long, but is not marked offline
+-- yet, accepted them until its last heartbeat.
+SELECT s.agent_id, s.pool, s.capabilities, s.types, s.slots, s.began_at AS since, coalesce(s.ended_at, a.silent_since) AS until
+  FROM worker_sessions s
+  LEFT JOIN LATERAL (
+    SELECT a.last_heartbeat_at AS silent_since
+      FROM agents a
+     WHERE a.id = s.agent_id
+       AND s.ended_at IS NULL
+       AND a.last_heartbeat_at <= clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))) a ON true
+ WHERE (s.serves IS NULL OR s.serves = :user_id)
+   AND s.began_at < CAST(:to_at AS timestamptz)
+   AND (s.ended_at IS NULL OR s.ended_at > CAST(:from_at AS timestamptz))
+ ORDER BY s.began_at DESC
+ LIMIT :limit;
+
+-- name: life_pool_runs
+-- The runs of all users that held a slot of these pools in a short period; read with the BRIN index on claimed_at.
+SELECT a.pool, a.claimed_at AS since, a.ended_at AS until, a.bundle
+  FROM attempts a
+ WHERE a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
+   AND a.claimed_at < CAST(:to_at AS timestamptz)
+   AND a.pool = ANY (CAST(:pools AS text[]))
+   AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
+ LIMIT :limit;
+
