@@ -26,6 +26,7 @@ OvernightError                 base of all errors
 │   ├── DeliveryNotFound       the user has no such delivery, or it is no longer kept
 │   ├── HookRefused            a webhook is not proven to come from the sender of an active source
 │   ├── EventUnfit             an event was accepted as genuine, but no task could be made of it
+│   ├── NightNotFound          the text is no date, or the night has not begun
 │   ├── ArtifactNotFound       the user has no such artifact
 │   ├── ChannelNotFound        the user has no notification channel of this name
 │   ├── ArtifactChanged        a later run has replaced the artifact while it was read
@@ -398,6 +399,19 @@ class ArtifactChanged(Refused):
 
     def __init__(self) -> None:
         super().__init__("a later run has replaced the artifact while it was read; read it again")
+
+
+class NightNotFound(Refused):
+    """There is no such night: the text is no date, or the night has not begun."""
+
+    code = "NIGHT_NOT_FOUND"
+    status = 404
+
+    def __init__(self, day: str) -> None:
+        super().__init__(
+            f"no night {day!r} has begun: write the date on which it began, such as 2026-11-16, or"
+            " latest"
+        )
 
 
 class AgentNotFound(Refused):

@@ -24,6 +24,7 @@ from overnight.client.dags import Dags
 from overnight.client.discovery import Environment, find_server
 from overnight.client.event_stream import follow_events
 from overnight.client.hooks import Hooks
+from overnight.client.nights import Nights
 from overnight.client.notifications import Notifications
 from overnight.client.operations import D, Group, iteration, operation
 from overnight.client.queue import Queue
@@ -62,6 +63,7 @@ class Operations(Group[D], Generic[D]):
         self.agent_profiles: AgentProfiles[D] = AgentProfiles(transport)
         self.notifications: Notifications[D] = Notifications(transport)
         self.me: Account[D] = Account(transport)
+        self.nights: Nights[D] = Nights(transport)
         self.agents: Agents[D] = Agents(transport)
         self.admin: Admin[D] = Admin(transport)
 

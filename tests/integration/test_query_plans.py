@@ -413,6 +413,10 @@ def test_a_report_on_a_period_reads_no_more_than_the_period(filled: Db, name: st
         ("life_lane", "lane_history_user"),
         ("life_graph_holds", "holds_subject"),
         ("life_ledger", "usage_ledger_user_period"),
+        ("night_ends", "tasks_ended"),
+        ("night_left", "tasks_ended"),
+        ("night_money", "spending_night"),
+        ("night_tasks", "tasks_ended"),
     ],
 )
 def test_the_history_and_the_night_read_the_rows_of_one_user(

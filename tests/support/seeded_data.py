@@ -101,6 +101,7 @@ class _Seeder:
                 "channel": channels,
                 "notification_id": [self._notification(channel) for channel in channels],
                 "delivery_id": [self._delivery(hook) for hook in hooks],
+                "day": ["latest"],
                 "profile": [self._profile(name) for name in ("claude", "codex")],
             },
             foreign=foreign,

@@ -40,6 +40,7 @@ from overnight_server.api.routes import (
     logs,
     me,
     metrics,
+    nights,
     notifications,
     plan,
     queue,
@@ -68,6 +69,7 @@ ROUTES = (
     *(keys, admin_keys, admin_users, admin_operations),
     *(admin_tasks, admin_budgets, admin_inbox, admin_audit, admin_retention),
     *(health, metrics, description),
+    nights,
 )
 
 

@@ -158,6 +158,40 @@ def night_after(window: NightWindow | None, instant: datetime) -> datetime:
     return next(begins for begins in beginnings if begins > instant)
 
 
+def night_bounds(window: NightWindow | None, day: date) -> tuple[datetime, datetime, datetime]:
+    """Return when the night of a local day opens and closes, and when the next one opens.
+
+    Without a window, or with an unknown time zone, a night is a day in UTC.
+
+    >>> berlin = NightWindow("Europe/Berlin", time(22), time(6))
+    >>> [f"{instant:%d %H}" for instant in night_bounds(berlin, date(2026, 11, 16))]
+    ['16 21', '17 05', '17 21']
+    """
+    if window is None or not is_zone(window.zone):
+        zone, opens = _UTC_DAY
+        begin, end = (instant_of(zone, day + timedelta(days=days), opens) for days in (0, 1))
+        return begin, end, end
+    zone = ZoneInfo(window.zone)
+    overnight = timedelta(days=int(window.closes < window.opens))
+    opens_at = instant_of(zone, day, window.opens)
+    closes_at = instant_of(zone, day + overnight, window.closes)
+    next_at = instant_of(zone, day + timedelta(days=1), window.opens)
+    return opens_at, max(opens_at, closes_at), max(next_at, closes_at)
+
+
+def latest_night(window: NightWindow | None, instant: datetime) -> date:
+    """Return the local day of the night that opened last.
+
+    >>> latest_night(None, datetime(2026, 7, 1, 12, tzinfo=UTC))
+    datetime.date(2026, 7, 1)
+    """
+    is_known = window is not None and is_zone(window.zone)
+    zone, opens = (ZoneInfo(window.zone), window.opens) if window and is_known else _UTC_DAY
+    today = instant.astimezone(zone).date()
+    days = (today - timedelta(days=back) for back in range(3))
+    return next(day for day in days if instant_of(zone, day, opens) <= instant)
+
+
 def instant_of(zone: ZoneInfo, day: date, wall: time) -> datetime:
     """Return when a zone's clocks first show a time on a day, or when they skip it."""
     early, late = (datetime.combine(day, wall, zone).replace(fold=fold) for fold in (0, 1))

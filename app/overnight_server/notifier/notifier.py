@@ -13,6 +13,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 from typing import Protocol
 
 from overnight_server.domain.delivery_outcomes import (
@@ -22,15 +25,18 @@ from overnight_server.domain.delivery_outcomes import (
     Outcome,
     SendInterrupted,
 )
+from overnight_server.domain.notifications import NotificationKind
 from overnight_server.fault_points import arm
 from overnight_server.notifier import delivery_rows
 from overnight_server.notifier.delivery_rows import DueChannel, Message, Result
 from overnight_server.notifier.http_sender import HttpSender
 from overnight_server.notifier.mail_sender import MailSender, MailServer
+from overnight_server.notifier.report_content import build_morning_report
 from overnight_server.notifier.service_sender import MissingSender, open_service_sender
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
 from overnight_server.store.db_threads import RETRY_SECONDS, THREADS, DbThreads
+from overnight_server.store.notifications import record_due_reports
 from overnight_server.telemetry import LogEvent, configure, emit
 
 # How many messages each way of sending may have in progress.
@@ -41,6 +47,7 @@ FAILING_PART = 0.25
 PER_CHANNEL = 8
 CHANNELS_PER_PASS = 50
 GIVE_UP_SECONDS = 60.0
+REPORTS_AT_ONCE = 500
 # A claim outlasts its try by so much, so that no other notifier sends the message meanwhile.
 LEASE_MARGIN_SECONDS = 30.0
 RESOLVER_THREADS = 32
@@ -125,9 +132,16 @@ class Notifier:
     async def serve(self) -> None:
         """Send what is due until `stop` is called."""
         self._senders = open_senders(self._settings)
-        rare = asyncio.create_task(self._repeat(self._give_up_old, GIVE_UP_SECONDS, self._stopped))
+        rare_steps = (
+            (self._give_up_old, GIVE_UP_SECONDS),
+            (self._record_due_reports, self._settings.notifier_poll_interval),
+        )
+        rare = [
+            asyncio.create_task(self._repeat(step, seconds, self._stopped))
+            for step, seconds in rare_steps
+        ]
         await self._repeat(self.send_due, self._settings.notifier_poll_interval, self._has_news)
-        await rare
+        await asyncio.gather(*rare)
         await self._end()
 
     async def send_due(self) -> None:
@@ -175,7 +189,8 @@ class Notifier:
     async def _deliver(self, way: str, message: Message) -> None:
         outcome: Outcome = SendInterrupted()
         try:
-            outcome = await self._senders[way].send(message)
+            built = await self._build(message)
+            outcome = await self._senders[way].send(built)
         except Exception as error:  # noqa: BLE001 - the other messages must still be sent
             outcome = NotDelivered(f"it could not be sent: {type(error).__name__}")
             emit(LogEvent.NOTIFIER_STEP_FAILED, error=error)
@@ -183,6 +198,22 @@ class Notifier:
             # Also after a cancel: the next notifier need not wait for the end of the claim.
             self._results.append(Result(message, outcome))
             self._has_news.set()
+
+    async def _build(self, message: Message) -> Message:
+        """Return a message; the content of a morning report is built now."""
+        if message.kind != NotificationKind.MORNING_REPORT:
+            return message
+        content = await self._threads.call(
+            build_morning_report,
+            self._threads.db,
+            message.channel.user_id,
+            liveness=timedelta(seconds=self._settings.worker_liveness),
+            base_url=self._settings.url,
+        )
+        events = [
+            replace(event, detail={**event.detail, **vars(content)}) for event in message.events
+        ]
+        return replace(message, events=events)
 
     async def _record_results(self) -> None:
         results, self._results = self._results, []
@@ -200,6 +231,14 @@ class Notifier:
 
     async def _give_up_old(self) -> None:
         await self._threads.call(delivery_rows.give_up_old, self._threads.db)
+
+    async def _record_due_reports(self) -> None:
+        db = self._threads.db
+        recorded = await self._threads.call(
+            db.atomically, partial(record_due_reports, limit=REPORTS_AT_ONCE)
+        )
+        if recorded:
+            self._has_news.set()
 
     async def _repeat(
         self, step: Callable[[], Awaitable[None]], seconds: float, until: asyncio.Event

@@ -32,6 +32,7 @@ PATH_PARAMETERS = {
     "channel": "The name of a notification channel.",
     "dag_id": "The id of a graph.",
     "delivery_id": "The number of a delivery.",
+    "day": "The local date on which a night began, such as 2026-11-16, or latest.",
     "finding_id": "The number of a finding of the audit.",
     "hook_id": "The id of a source of webhooks.",
     "key_id": "The id of an API key: the part of the key that is not secret.",

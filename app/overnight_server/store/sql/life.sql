@@ -146,3 +146,96 @@ SELECT a.pool, a.claimed_at AS since, a.ended_at AS until, a.bundle
    AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
  LIMIT :limit;
 
+-- name: night_user
+-- A user's window and the slots of the plan.
+SELECT u.id AS user_id, u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.created_at, l.max_active, l.max_task_seconds,
+       l.active, l.waiting, l.limit_seconds, l.used_seconds::float8 AS used_seconds, l.reserved_seconds, l.resets_at, l.night_limit_usd::float8 AS night_limit_usd,
+       clock() AS now
+  FROM users u
+  JOIN lanes l ON l.user_id = u.id
+ WHERE u.id = :user_id;
+
+-- name: night_tasks
+-- Tasks that were open in a period: those that ended in it or later, and those that are open, the first of each.
+(SELECT id, false AS is_open
+   FROM tasks
+  WHERE user_id = :user_id
+    AND finished_at > CAST(:from_at AS timestamptz)
+    AND created_at < CAST(:to_at AS timestamptz)
+  ORDER BY finished_at
+  LIMIT :limit)
+UNION ALL
+(SELECT id, true
+   FROM tasks
+  WHERE user_id = :user_id
+    AND finished_at IS NULL
+    AND created_at < CAST(:to_at AS timestamptz)
+  LIMIT :limit);
+
+-- name: night_ends
+-- How many tasks ended in a period, by how they ended.
+SELECT count(*) FILTER (WHERE state = 'completed') AS done, count(*) FILTER (WHERE state = 'dead_lettered') AS dead,
+       count(*) FILTER (WHERE state = 'cancelled') AS cancelled
+  FROM tasks
+ WHERE user_id = :user_id
+   AND finished_at > CAST(:from_at AS timestamptz)
+   AND finished_at <= CAST(:to_at AS timestamptz);
+
+-- name: night_left
+-- How many tasks were still open at the end of a period.
+SELECT (SELECT count(*)
+          FROM tasks
+         WHERE user_id = :user_id AND finished_at > CAST(:to_at AS timestamptz) AND created_at < CAST(:to_at AS timestamptz))
+       + (SELECT count(*)
+            FROM tasks
+           WHERE user_id = :user_id AND finished_at IS NULL AND created_at < CAST(:to_at AS timestamptz)) AS open;
+
+-- name: night_runs
+-- The runs of a user that held a slot in a period, with their titles. A run is claimed at most `longest` seconds before
+-- its end.
+SELECT a.task_id, a.epoch, a.claimed_at, a.ended_at, a.outcome, t.title
+  FROM attempts a
+  JOIN tasks t ON t.id = a.task_id
+ WHERE a.user_id = :user_id
+   AND a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
+   AND a.claimed_at < CAST(:to_at AS timestamptz)
+   AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
+ ORDER BY a.claimed_at DESC
+ LIMIT :limit;
+
+-- name: night_lost
+-- The runs of a user whose worker was lost in a period.
+SELECT a.ended_at, t.title
+  FROM attempts a
+  JOIN tasks t ON t.id = a.task_id
+ WHERE a.user_id = :user_id
+   AND a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
+   AND a.claimed_at < CAST(:to_at AS timestamptz)
+   AND a.ended_at BETWEEN CAST(:from_at AS timestamptz) AND CAST(:to_at AS timestamptz)
+   AND a.error_class = 'worker_lost'
+ ORDER BY a.claimed_at
+ LIMIT :limit;
+
+-- name: night_money
+-- What a user's runs have cost in the nights that began in a period.
+SELECT coalesce(sum(usd), 0)::float8 AS usd
+  FROM spending
+ WHERE user_id = :user_id
+   AND night_started_at >= CAST(:from_at AS timestamptz)
+   AND night_started_at < CAST(:to_at AS timestamptz);
+
+-- name: night_graphs
+-- The titles of graphs.
+SELECT g.id, g.title
+  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+  JOIN dags g ON g.id = chosen.id
+ WHERE g.user_id = :user_id;
+
+-- name: night_dependents
+-- How many tasks did not run because one of these failed.
+SELECT count(DISTINCT c.id) AS number
+  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+  JOIN task_edges e ON e.parent_id = chosen.id
+  JOIN tasks c ON c.id = e.child_id
+ WHERE e.user_id = :user_id
+   AND e.satisfied_at IS NULL;

@@ -78,6 +78,7 @@ CREATE TABLE dead_letters (
 CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution IS NULL;
 CREATE INDEX dead_letters_task ON dead_letters (task_id);
 CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
+CREATE INDEX dead_letters_open_of_user ON dead_letters (user_id, id) WHERE resolution IS NULL;
 
 -- Files and values that a run stored for other tasks or for people, besides its output. A small content is in
 -- the row; a large one is in the artifact store, under its SHA-256.

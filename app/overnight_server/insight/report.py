@@ -1,0 +1,360 @@
+"""The morning report: what happened in a night, and what needs the user.
+
+One builder for the page, the mail, the terminal and JSON, so that they carry the same figures.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from shlex import quote
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection
+
+from overnight.models.account import DeadLetterGroup
+from overnight.models.admin import UserApproval
+from overnight.models.nights import (
+    NightReport,
+    PostponedTask,
+    ReportAct,
+    ReportFigures,
+    ReportGroup,
+    ReportNeed,
+    ReportTask,
+    UserNight,
+)
+from overnight_server.domain.headline import NightOutcome, headline, mood_of
+from overnight_server.domain.ids import UserId, parse_task, show_dag, show_task
+from overnight_server.domain.life import Segment, SegmentKind, clip
+from overnight_server.domain.life_words import NOTHING_QUEUED, UNKNOWN, LifeFacts, describe
+from overnight_server.domain.lifecycle import State
+from overnight_server.domain.reasons import (
+    HOUR,
+    ReasonCode,
+    format_duration,
+    join_names,
+)
+from overnight_server.domain.report_text import when
+from overnight_server.insight.budgets import list_approvals
+from overnight_server.insight.dead_letters import group_dead_letters
+from overnight_server.insight.life_facts import Life
+from overnight_server.insight.night import NightFacts, read_night
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
+
+# How many entries of each part are listed; the report says how many more there are.
+MAX_NEEDS = 10
+MAX_RESULTS = 200
+MAX_POSTPONED = 20
+MAX_TEXT = 200
+SINGLE_TASKS = "Single tasks"
+# Reasons of waiting tasks about which their owner, or an operator, has to do something.
+_STUCK = {
+    ReasonCode.HANDLER: "no worker has a handler for the type",
+    ReasonCode.NO_CAPABLE_AGENT: "no worker offers what is required",
+    ReasonCode.NO_WORKER: "no worker is alive",
+}
+
+
+def night_report(
+    db: Db, user_id: UserId, day: date | None = None, *, liveness: timedelta
+) -> NightReport:
+    """Return the morning report of a night: the one that opened last, or that of a local day.
+
+    Raises NightNotFound for a night that has not begun. `liveness` is how long a worker counts
+    as alive after a heartbeat.
+    """
+
+    def work(tx: Connection) -> _Facts:
+        return _read_facts(tx, user_id, read_night(tx, user_id, day, liveness=liveness))
+
+    facts = db.atomically(work, one_instant=True, all_users=True)
+    groups = group_dead_letters(db, user_id=user_id, limit=MAX_NEEDS + 1)
+    approvals = list_approvals(db, user_id=user_id, limit=MAX_NEEDS + 1)
+    needs = [
+        *(_dead_need(db, user_id, group) for group in groups),
+        *(_money_need(approval) for approval in approvals),
+        *_hours_need(facts),
+        *_stuck_needs(facts),
+    ]
+    return _report(facts, needs)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """Everything that was read in one snapshot."""
+
+    night: UserNight
+    lives: Sequence[Life]
+    user: Mapping[str, Any]
+    until: datetime
+    night_usd: float
+    graphs: Mapping[UUID, str]
+
+
+def _read_facts(tx: Connection, user_id: UserId, read: NightFacts) -> _Facts:
+    night = read.night
+    params = {"user_id": user_id, "from_at": night.opens_at, "to_at": read.until}
+    usd = tx.execute(statement("night_money"), params).scalar_one()
+    ids = sorted({life.task["dag_id"] for life in read.lives})
+    rows = tx.execute(statement("night_graphs"), {"user_id": user_id, "ids": ids})
+    graphs = {row.id: row.title for row in rows}
+    return _Facts(night, read.lives, read.user, read.until, usd, graphs)
+
+
+def _report(facts: _Facts, needs: Sequence[ReportNeed]) -> NightReport:
+    night, user = facts.night, facts.user
+    outcome = _outcome(night, len(needs))
+    figures = ReportFigures(
+        work_seconds=night.work_seconds,
+        night_cost_usd=round(facts.night_usd, 6),
+        night_budget_usd=user["night_limit_usd"],
+        month_used_seconds=user["used_seconds"],
+        month_limit_seconds=user["limit_seconds"],
+        month_resets_at=user["resets_at"],
+        max_concurrent=user["max_active"],
+    )
+    ended = sorted(
+        (life for life in facts.lives if _ended_in_night(life, facts)),
+        key=lambda life: life.task["finished_at"],
+    )
+    still_open = sorted(
+        (life for life in facts.lives if not _has_ended(life, facts)), key=_by_urgency
+    )
+    left = night.tally.running + night.tally.waiting
+    all_ended = night.tally.done + night.tally.dead + night.tally.cancelled
+    return NightReport(
+        headline=headline(outcome),
+        mood=mood_of(outcome).value,
+        summary=_summary(figures),
+        night=night,
+        figures=figures,
+        needs=list(needs[:MAX_NEEDS]),
+        needs_more=max(0, len(needs) - MAX_NEEDS),
+        groups=_groups(ended[:MAX_RESULTS], facts),
+        groups_more=max(0, all_ended - min(len(ended), MAX_RESULTS)),
+        postponed=[_postponed(life) for life in still_open[:MAX_POSTPONED]],
+        postponed_more=max(0, left - min(len(still_open), MAX_POSTPONED)),
+        made_at=night.made_at,
+    )
+
+
+def _outcome(night: UserNight, needs: int) -> NightOutcome:
+    tally = night.tally
+    causes = [total for total in night.idle_by_cause if total.code not in {NOTHING_QUEUED, UNKNOWN}]
+    blame = causes[0] if causes else None
+    return NightOutcome(
+        done=tally.done,
+        dead=tally.dead,
+        cancelled=tally.cancelled,
+        running=tally.running,
+        waiting=tally.waiting,
+        needs=needs,
+        is_over=night.is_over,
+        lost_runs=sum(1 for marker in night.markers if marker.kind == "worker_lost"),
+        blame=None if blame is None else blame.code,
+        blame_seconds=0.0 if blame is None else blame.seconds,
+    )
+
+
+def _summary(figures: ReportFigures) -> str:
+    """Return work, money and hours in one sentence."""
+    slots = "one slot" if figures.max_concurrent == 1 else f"{figures.max_concurrent} slots"
+    work = f"Worked {format_duration(figures.work_seconds)} in {slots}"
+    budget = figures.night_budget_usd
+    money = f"${figures.night_cost_usd:.2f}" + ("" if budget is None else f" of ${budget:.2f}")
+    used = figures.month_used_seconds / HOUR
+    limit = figures.month_limit_seconds
+    hours = f"{used:.1f}" + ("" if limit is None else f" of {limit / HOUR:g}")
+    return f"{work}, {money} tonight, {hours} hours this month."
+
+
+def _has_ended(life: Life, facts: _Facts) -> bool:
+    finished_at = life.task["finished_at"]
+    return finished_at is not None and finished_at <= facts.until
+
+
+def _ended_in_night(life: Life, facts: _Facts) -> bool:
+    return _has_ended(life, facts) and life.task["finished_at"] > facts.night.opens_at
+
+
+def _by_urgency(life: Life) -> tuple[bool, datetime]:
+    """Order open tasks: those that run first, then the oldest."""
+    is_waiting = life.segments[-1].kind is SegmentKind.WAITING if life.segments else True
+    return is_waiting, life.task["created_at"]
+
+
+def _groups(ended: Sequence[Life], facts: _Facts) -> list[ReportGroup]:
+    """Return the results by graph, the largest graph first; lone tasks are one group, the last."""
+    by_graph: dict[UUID | None, list[Life]] = defaultdict(list)
+    totals: dict[UUID | None, int] = defaultdict(int)
+    for life in facts.lives:
+        totals[_graph_of(life, facts)] += 1
+    for life in ended:
+        by_graph[_graph_of(life, facts)].append(life)
+    ordered = sorted(by_graph, key=lambda dag_id: (dag_id is None, -len(by_graph[dag_id])))
+    return [
+        ReportGroup(
+            dag_id=None if dag_id is None else show_dag(dag_id),
+            title=SINGLE_TASKS if dag_id is None else facts.graphs[dag_id],
+            done=sum(life.task["state"] == State.COMPLETED for life in by_graph[dag_id]),
+            total=totals[dag_id],
+            cost_usd=round(sum(float(life.task["cost_usd"]) for life in by_graph[dag_id]), 6),
+            tasks=[_result(life, facts) for life in by_graph[dag_id]],
+        )
+        for dag_id in ordered
+    ]
+
+
+def _graph_of(life: Life, facts: _Facts) -> UUID | None:
+    dag_id: UUID = life.task["dag_id"]
+    return dag_id if dag_id in facts.graphs else None
+
+
+def _result(life: Life, facts: _Facts) -> ReportTask:
+    task = life.task
+    is_done = task["state"] == State.COMPLETED
+    text = task["result_summary"] if is_done else task["error"] or task["failure_reason"]
+    runs = ((run["claimed_at"], run["ended_at"]) for run in life.runs)
+    worked = clip(runs, facts.night.opens_at, facts.until)
+    return ReportTask(
+        id=show_task(task["id"]),
+        title=task["title"],
+        state=task["state"],
+        text=_short(text or ""),
+        work_seconds=sum((end - begin).total_seconds() for begin, end in worked),
+        cost_usd=float(task["cost_usd"]),
+        finished_at=task["finished_at"],
+    )
+
+
+def _postponed(life: Life) -> PostponedTask:
+    task, shown = life.task, show_task(life.task["id"])
+    last: Segment | None = life.segments[-1] if life.segments else None
+    workers = {run["epoch"]: run["agent"] for run in life.runs}
+    return PostponedTask(
+        id=shown,
+        title=task["title"],
+        state=task["state"],
+        code=ReasonCode.STATE if last is None else last.code.value,
+        text="" if last is None else describe(last, LifeFacts(shown, workers, {}, {})),
+        clears_at=None if last is None or last.hold is None else last.hold.clears_at,
+    )
+
+
+def _dead_need(db: Db, user_id: UserId, group: DeadLetterGroup) -> ReportNeed:
+    """Return what to do about dead letters that failed in the same way."""
+    params = {"user_id": user_id, "ids": [parse_task(task_id) for task_id in group.task_ids]}
+    dependents = db.atomically(
+        lambda tx: tx.execute(statement("night_dependents"), params).scalar_one()
+    )
+    first = group.task_ids[0]
+    tasks = _tasks(group.count)
+    command = (
+        f"overnight dead retry {first}"
+        if group.count == 1
+        else f"overnight bulk retry --state dead_lettered --type {quote(group.type)}"
+    )
+    return ReportNeed(
+        kind="dead",
+        title=f"{tasks} of type {group.type} failed for good ({group.failure_reason or 'error'})",
+        detail=_short(group.error or "no message")
+        + (f"; ${group.total_cost_usd:.2f} spent" if group.total_cost_usd else ""),
+        if_ignored=f"{_tasks(dependents)} that depend on it did not run and will not"
+        if dependents
+        else "nothing else waits for it",
+        act=ReportAct(label=f"Retry {tasks}", command=command, path=f"/dead/{group.fingerprint}"),
+        task_ids=group.task_ids,
+    )
+
+
+def _money_need(approval: UserApproval) -> ReportNeed:
+    """Return a task that asks for a larger budget."""
+    more = max(1.0, approval.needs_usd)
+    limit = "" if approval.limit_usd is None else f" of ${approval.limit_usd:.2f}"
+    is_night = approval.budget == "night"
+    return ReportNeed(
+        kind="budget",
+        title=f"“{approval.title}” asks for money",
+        detail=f"${approval.spent_usd:.2f}{limit} of the {approval.budget} budget is spent",
+        if_ignored="it continues in the next night" if is_night else "it waits, without a slot",
+        act=ReportAct(
+            label=f"Allow ${more:.2f} more",
+            command=f"overnight approve {approval.task_id} --usd {more:g}",
+            path=f"/tasks/{approval.task_id}",
+        ),
+        task_ids=[approval.task_id],
+    )
+
+
+def _hours_need(facts: _Facts) -> Iterator[ReportNeed]:
+    """Yield the tasks that do not fit into the rest of the month's hours."""
+    held = _waiting_for(facts.lives, ReasonCode.MONTHLY_HOURS)
+    if not held:
+        return
+    user = facts.user
+    left = user["limit_seconds"] - user["used_seconds"] - user["reserved_seconds"]
+    shown = [show_task(life.task["id"]) for life in held]
+    fits = _verb(len(held), "does not fit", "do not fit")
+    yield ReportNeed(
+        kind="hours",
+        title=f"{_tasks(len(held))} {fits} into the month's hours",
+        detail=f"{format_duration(max(0, left))} left",
+        if_ignored=f"{_verb(len(held), 'it waits', 'they wait')} until"
+        f" {when(user['resets_at'], facts.night.zone)}",
+        act=ReportAct(
+            label=f"Look at {_tasks(len(held))}",
+            command=f"overnight explain {shown[0]}",
+            path=f"/tasks/{shown[0]}",
+        ),
+        task_ids=shown,
+    )
+
+
+def _stuck_needs(facts: _Facts) -> Iterator[ReportNeed]:
+    """Yield tasks that no worker can run; they wait for a worker, however long that takes."""
+    for code, problem in _STUCK.items():
+        held = _waiting_for(facts.lives, code)
+        if not held:
+            continue
+        shown = [show_task(life.task["id"]) for life in held]
+        types = sorted({life.task["type"] for life in held})
+        yield ReportNeed(
+            kind="worker",
+            title=f"{_tasks(len(held))} cannot start: {problem}",
+            detail=f"{_verb(len(types), 'type', 'types')} {join_names(types[:3], len(types))}",
+            if_ignored=f"{_verb(len(held), 'it waits', 'they wait')} until a worker can run"
+            f" {_verb(len(held), 'it', 'them')}",
+            act=ReportAct(
+                label=f"Look at {_tasks(len(held))}",
+                command=f"overnight explain {shown[0]}",
+                path=f"/tasks/{shown[0]}",
+            ),
+            task_ids=shown,
+        )
+
+
+def _waiting_for(lives: Iterable[Life], code: ReasonCode) -> list[Life]:
+    return [
+        life
+        for life in lives
+        if life.task["finished_at"] is None
+        and life.segments
+        and life.segments[-1].kind is SegmentKind.WAITING
+        and life.segments[-1].code is code
+    ]
+
+
+def _tasks(number: int) -> str:
+    return "1 task" if number == 1 else f"{number} tasks"
+
+
+def _verb(number: int, one: str, many: str) -> str:
+    return one if number == 1 else many
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= MAX_TEXT else f"{line[: MAX_TEXT - 1]}…"
