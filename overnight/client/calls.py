@@ -14,7 +14,7 @@ from overnight import errors
 
 T = TypeVar("T")
 M = TypeVar("M", bound=BaseModel)
-Param = str | int | datetime | None
+Param = str | int | float | datetime | None
 API = "/api/v1"
 # The longest long poll: proxies close a connection that is silent for a minute.
 MAX_HOLD_SECONDS = 30
@@ -33,7 +33,7 @@ class Call(Generic[T]):
     method: str
     path: str
     read: Callable[[httpx2.Response], T]
-    params: Mapping[str, str | int] = field(default_factory=dict)
+    params: Mapping[str, str | int | float] = field(default_factory=dict)
     json: object = None
     headers: Mapping[str, str] = field(default_factory=dict)
     hold_seconds: float = 0.0
@@ -124,7 +124,7 @@ def _items(model: type[M], response: httpx2.Response) -> list[M]:
     return [model.model_validate(item) for item in response.json()]
 
 
-def _query(params: Mapping[str, Param]) -> dict[str, str | int]:
+def _query(params: Mapping[str, Param]) -> dict[str, str | int | float]:
     return {
         name: value.isoformat() if isinstance(value, datetime) else value
         for name, value in params.items()

@@ -88,7 +88,8 @@ class Tasks(Group[D]):
         """Yield your tasks, newest first; pages are requested as they are needed.
 
         Criteria: status, type, tag, project_id, source, created_after, created_before, title,
-        dag_id, ended_after, ended_before. A task must match all that are given.
+        dag_id, ended_after, ended_before, created_by, error, lock, min_cost_usd, below_cost_usd,
+        min_attempts, waits_for. A task must match all that are given.
         """
 
         def get_page(size: int, cursor: str | None) -> Call[Page[Task]]:

@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal, TypedDict
 from pydantic import ConfigDict, Field, StrictBool
 
 from overnight.models.base import RequestModel, ResponseModel
-from overnight.models.field_types import Instant, Text, WholeNumber
+from overnight.models.field_types import Instant, Number, Text, WholeNumber
 
+WaitCode = Literal["dependency", "start_at", "retry_at", "approval", "lock", "ready"]
 FilterText = Annotated[Text, Field(min_length=1, max_length=500)]
 
 
@@ -29,6 +30,21 @@ class TaskFilter(RequestModel):
     dag_id: FilterText | None = Field(None, description="The graph to which it belongs.")
     ended_after: Instant | None = Field(None, description="Ended at that time or later.")
     ended_before: Instant | None = Field(None, description="Ended before that time.")
+    created_by: FilterText | None = Field(
+        None, description="Who created it, such as human:ada, or the name alone."
+    )
+    error: FilterText | None = Field(
+        None, description="The error class of the latest failure, or a part of its message."
+    )
+    lock: FilterText | None = Field(None, description="A lock that it holds while it runs.")
+    min_cost_usd: Number | None = Field(None, ge=0, description="It has cost that much or more.")
+    below_cost_usd: Number | None = Field(None, ge=0, description="It has cost less than that.")
+    min_attempts: WholeNumber | None = Field(
+        None, ge=0, le=1_000_000, description="It has spent so many attempts or more."
+    )
+    waits_for: WaitCode | None = Field(
+        None, description="What it waits for, as far as the task itself tells."
+    )
 
 
 class FilterFields(TypedDict, total=False):
@@ -45,6 +61,13 @@ class FilterFields(TypedDict, total=False):
     dag_id: str | None
     ended_after: datetime | None
     ended_before: datetime | None
+    created_by: str | None
+    error: str | None
+    lock: str | None
+    min_cost_usd: float | None
+    below_cost_usd: float | None
+    min_attempts: int | None
+    waits_for: WaitCode | None
 
 
 class BulkRequest(RequestModel):

@@ -86,6 +86,13 @@ def selection_of(task_filter: TaskFilter) -> TaskSelection:
             of_dag=_dag_of(task_filter),
             ended_from=task_filter.ended_after,
             ended_until=task_filter.ended_before,
+            of_creator=task_filter.created_by,
+            of_error=task_filter.error,
+            of_lock=task_filter.lock,
+            cost_from=task_filter.min_cost_usd,
+            cost_until=task_filter.below_cost_usd,
+            attempts_from=task_filter.min_attempts,
+            of_wait=task_filter.waits_for,
         ),
     )
 

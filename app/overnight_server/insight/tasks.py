@@ -38,7 +38,8 @@ class TaskCriteria:
     """A filter on tasks: a task matches if it matches every field that is not None.
 
     `titled` matches any part of the title and ignores case. `made_until` and `ended_until` are
-    exclusive. A task that has not ended matches no `ended_from` and no `ended_until`.
+    exclusive. A task that has not ended matches no `ended_from` and no `ended_until`. `of_error` is
+    an error class or a part of the message, and `of_wait` a code of `explain`.
     """
 
     of_type: str | None = None
@@ -51,6 +52,13 @@ class TaskCriteria:
     of_dag: DagId | None = None
     ended_from: datetime | None = None
     ended_until: datetime | None = None
+    of_creator: str | None = None
+    of_error: str | None = None
+    of_lock: str | None = None
+    cost_from: float | None = None
+    cost_until: float | None = None
+    attempts_from: int | None = None
+    of_wait: str | None = None
 
 
 ALL = TaskCriteria()

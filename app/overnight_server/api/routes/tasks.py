@@ -5,9 +5,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from overnight.models.account import DeadLetterChanges, TaskChanges, TaskOverrule, TaskRetry
+from overnight.models.bulk import WaitCode
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
-from overnight.models.field_types import Instant
+from overnight.models.field_types import Instant, Number
 from overnight.models.nights import TaskLife
 from overnight.models.tasks import (
     CancelResult,
@@ -98,6 +99,26 @@ async def task_criteria(
     ended_before: Annotated[
         InstantFilter, Query(description="Only tasks that ended before this instant.")
     ] = None,
+    created_by: Annotated[
+        TextFilter, Query(description="Only tasks of this creator: human:ada, or the name alone.")
+    ] = None,
+    error: Annotated[
+        TextFilter, Query(description="Only tasks with this error class or text in the error.")
+    ] = None,
+    lock: Annotated[TextFilter, Query(description="Only tasks that need this lock.")] = None,
+    min_cost_usd: Annotated[
+        Number | None, Query(ge=0, description="Only tasks that have cost that much or more.")
+    ] = None,
+    below_cost_usd: Annotated[
+        Number | None, Query(ge=0, description="Only tasks that have cost less.")
+    ] = None,
+    min_attempts: Annotated[
+        int | None,
+        Query(ge=0, le=1_000_000, description="Only tasks with so many spent attempts or more."),
+    ] = None,
+    waits_for: Annotated[
+        WaitCode | None, Query(description="Only tasks that wait for this.")
+    ] = None,
 ) -> TaskCriteria:
     """Return the filter of a list of tasks from the query."""
     return TaskCriteria(
@@ -111,6 +132,13 @@ async def task_criteria(
         of_dag=None if dag_id is None else parse_dag_field("dag_id", dag_id),
         ended_from=ended_after,
         ended_until=ended_before,
+        of_creator=created_by,
+        of_error=error,
+        of_lock=lock,
+        cost_from=min_cost_usd,
+        cost_until=below_cost_usd,
+        attempts_from=min_attempts,
+        of_wait=waits_for,
     )
 
 

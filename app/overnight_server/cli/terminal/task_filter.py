@@ -18,6 +18,10 @@ def _text(option: str, text: str, *more: str) -> Any:  # noqa: ANN401 - Typer's 
     return typer.Option(option, *more, help=text, rich_help_panel=FILTER)
 
 
+def _number(option: str, text: str) -> Any:  # noqa: ANN401 - Typer's own type is private
+    return typer.Option(option, metavar="NUMBER", help=text, min=0, rich_help_panel=FILTER)
+
+
 def _instant(option: str, text: str) -> Any:  # noqa: ANN401 - Typer's own type is private
     return typer.Option(
         option,
@@ -74,6 +78,29 @@ class FilterOptions:
     ] = None
     ended_before: Annotated[
         datetime | None, _instant("--ended-before", "Only tasks that ended before this instant.")
+    ] = None
+    created_by: Annotated[
+        str | None, _text("--by", "Only tasks of this creator, such as human:ada or ada.")
+    ] = None
+    error: Annotated[
+        str | None, _text("--error", "Only tasks with this error class or text in the error.")
+    ] = None
+    lock: Annotated[str | None, _text("--lock", "Only tasks that need this lock.")] = None
+    min_cost_usd: Annotated[
+        float | None, _number("--min-cost", "Only tasks that have cost this many US dollars.")
+    ] = None
+    below_cost_usd: Annotated[
+        float | None, _number("--below-cost", "Only tasks that have cost fewer US dollars.")
+    ] = None
+    min_attempts: Annotated[
+        int | None, _number("--min-attempts", "Only tasks that have spent so many attempts.")
+    ] = None
+    waits_for: Annotated[
+        str | None,
+        _text(
+            "--waits-for",
+            "Only tasks that wait for this: dependency, start_at, retry_at, approval, lock, ready.",
+        ),
     ] = None
 
     @property

@@ -27,7 +27,9 @@ SELECT t.*, :max_position AS max_position,
   FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
                      CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
                      CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
-                     CAST(:ended_until AS timestamptz)) t
+                     CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
+                     CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
+                     CAST(:attempts_from AS int), CAST(:of_wait AS text)) t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid)
  ORDER BY t.id DESC

@@ -115,7 +115,8 @@ CREATE INDEX bulk_operations_user ON bulk_operations (user_id, id DESC);
 -- lists and bulk operations must select the same tasks, each with a plan of its own.
 CREATE FUNCTION selected_tasks(of_user uuid, states text[], of_type text, of_tag text, of_project text, of_source text,
                                made_from timestamptz, made_until timestamptz, titled text, of_dag uuid,
-                               ended_from timestamptz, ended_until timestamptz) RETURNS SETOF tasks
+                               ended_from timestamptz, ended_until timestamptz, of_creator text, of_error text, of_lock text,
+                               cost_from numeric, cost_until numeric, attempts_from int, of_wait text) RETURNS SETOF tasks
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
     SELECT t.*
@@ -132,6 +133,24 @@ AS $$
        AND (of_dag IS NULL OR t.dag_id = of_dag)
        AND (ended_from IS NULL OR t.finished_at >= ended_from)
        AND (ended_until IS NULL OR t.finished_at < ended_until)
+       AND (of_creator IS NULL OR t.created_by = of_creator OR split_part(t.created_by, ':', 2) = of_creator)
+       AND (of_error IS NULL OR t.failure_reason = of_error OR strpos(lower(t.error), lower(of_error)) > 0)
+       AND (of_lock IS NULL OR of_lock = ANY (t.locks))
+       AND (cost_from IS NULL OR t.cost_usd >= cost_from)
+       AND (cost_until IS NULL OR t.cost_usd < cost_until)
+       AND (attempts_from IS NULL OR t.attempts >= attempts_from)
+       -- What it waits for, as far as the task itself tells; anything else concerns all tasks that are ready.
+       AND (of_wait IS NULL
+            OR CASE of_wait
+                    WHEN 'approval' THEN t.awaits_budget IS NOT NULL
+                    WHEN 'start_at' THEN t.awaits_start
+                    WHEN 'dependency' THEN t.state = 'pending' AND t.unmet > 0
+                    WHEN 'retry_at' THEN t.state = 'retrying'
+                    WHEN 'lock' THEN t.state = 'ready' AND EXISTS (
+                         SELECT 1 FROM held_locks h
+                          WHERE h.user_id = of_user
+                            AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false)))
+                    ELSE t.state = 'ready' END)
 $$;
 
 -- How an agent is run, by name: its command, environment, network, limits and models. A task copies what it
