@@ -32,6 +32,7 @@ from overnight.models.account import (
 )
 from overnight.models.dags import DagCreate
 from overnight.models.field_errors import validate
+from overnight.models.keys import SignInLink
 from overnight.models.tasks import CancelResult
 
 
@@ -202,6 +203,11 @@ class Account(Group[D]):
     def drop_window(self) -> Call[Me]:
         """Remove the time window, so that your tasks may start at any time."""
         return send(Me, "DELETE", path("users", "me", "window"))
+
+    @operation
+    def make_sign_in_link(self) -> Call[SignInLink]:
+        """Return a link that signs a browser in to the dashboard, once, with the key's rights."""
+        return send(SignInLink, "POST", path("users", "me", "sign-in-links"))
 
     @operation
     def pauses(self) -> Call[list[Pause]]:

@@ -169,6 +169,7 @@ if TYPE_CHECKING:
         KeyCreate,
         KeyRotation,
         RevokedApiKey,
+        SignInLink,
         UserApiKey,
     )
     from overnight.models.nights import (
@@ -406,6 +407,7 @@ __all__ = [
     "SchedulePreview",
     "SegmentHolder",
     "ServiceStatus",
+    "SignInLink",
     "SlotPiece",
     "SlotUsage",
     "SpawnRequest",

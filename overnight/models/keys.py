@@ -55,6 +55,13 @@ class KeyRotation(RequestModel):
         return timedelta(seconds=self.grace_seconds)
 
 
+class SignInLink(BaseModel):
+    """A link that signs a browser in to the dashboard, once."""
+
+    path: str = Field(description="The path of the link, below the address of the service.")
+    expires_at: datetime = Field(description="Until when the link can be opened.")
+
+
 class ApiKey(BaseModel):
     """One API key without its secret."""
 

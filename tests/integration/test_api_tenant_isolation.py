@@ -308,11 +308,12 @@ def test_only_admins_see_admin_routes_in_the_description(api_user: ApiUser) -> N
 
 def test_every_changing_operation_needs_a_write_scope(api_user: ApiUser) -> None:
     reader = api_user.new_user(scopes=("tasks:read", "keys:read"))
-    # A plan or a preview stores nothing.
+    # A plan or a preview stores nothing, and a sign-in link gives no right that the key lacks.
     only_asks = {
         "POST /api/v1/plan",
         "POST /api/v1/dags/plan",
         "POST /api/v1/schedules/preview",
+        "POST /api/v1/users/me/sign-in-links",
     }
     changing: list[Operation] = [
         operation

@@ -112,6 +112,8 @@ def _live(deployment: Deployment) -> UserId:
     deployment.run(
         "INSERT INTO pauses (scope, target, paused_by)"
         " VALUES ('user', CAST(:u AS uuid)::text, 'human:x');"
+        "INSERT INTO sessions (user_id, hash, secret, token_subject, scopes, expires_at)"
+        " VALUES (:u, gen_random_uuid()::text, 's', 'x', '{}', clock() + interval '1 day');"
         "INSERT INTO spending (task_id, epoch, night_started_at, user_id, dag_id, usd)"
         " VALUES (:a, 1, clock(), :u, :a, 1);"
         "INSERT INTO dags (id, user_id, title, created_by)"

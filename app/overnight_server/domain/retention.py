@@ -41,6 +41,7 @@ RULES: Final = (
     Rule("deliveries", "notification_deliveries", "delivered notifications", 30),
     Rule("dead_deliveries", "notification_deliveries", "notifications that were given up", 90),
     Rule("notifications", "notifications", "notifications without a delivery", 30),
+    Rule("sessions", "sessions", "expired sessions of the dashboard", 7),
     Rule("holds", "holds", "times in which a user or graph was held back", 90, least=31),
     Rule("lane_history", "lane_history", "what the gate saw of a user", 90, least=31),
     Rule("received_hooks", "received_hooks", "webhooks that came in", 30),

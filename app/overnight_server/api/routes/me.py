@@ -5,10 +5,12 @@ from fastapi import APIRouter
 from overnight.errors import InvalidRequest
 from overnight.models.account import Me, WindowRequest
 from overnight.models.admin import UserDetail, UserLimitsDetail
+from overnight.models.keys import SignInLink
 from overnight.models.tasks import UserLimits
 from overnight_server.api.http.authentication import Reader, Writer
 from overnight_server.api.http.dependencies import Injected
 from overnight_server.api.http.thread_route import ThreadRoute
+from overnight_server.control.sessions import make_sign_in_link
 from overnight_server.control.windows import set_window
 from overnight_server.domain.windows import NightWindow, parse_window
 from overnight_server.insight.limits import user_limits
@@ -22,6 +24,13 @@ router = APIRouter(route_class=ThreadRoute, prefix="/api/v1/users", tags=["users
 def read_me(deps: Injected, caller: Reader) -> UserDetail:
     """Return the caller's user: name, plan, running and waiting tasks, pause and window."""
     return get_user(deps.db, caller.user_id)
+
+
+# It gives no right that the key of the request lacks, so reading is enough.
+@router.post("/me/sign-in-links", status_code=201)
+def create_sign_in_link(deps: Injected, caller: Reader) -> SignInLink:
+    """Make a link that signs a browser in to the dashboard, once, with the rights of the key."""
+    return make_sign_in_link(deps.db, caller)
 
 
 @router.put("/me/window", response_model=Me)

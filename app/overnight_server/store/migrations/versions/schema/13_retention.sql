@@ -39,6 +39,8 @@ INSERT INTO retention_rules (name, table_name, old_rows) VALUES
     SELECT ctid FROM notifications n
      WHERE at < clock() - $1 AND NOT EXISTS (SELECT FROM notification_deliveries d WHERE d.notification_id = n.id)
      ORDER BY at LIMIT $2 FOR UPDATE SKIP LOCKED$$),
+('sessions', 'sessions', $$
+    SELECT ctid FROM sessions WHERE expires_at < clock() - $1 ORDER BY expires_at LIMIT $2 FOR UPDATE SKIP LOCKED$$),
 ('holds', 'holds', $$
     SELECT ctid FROM holds WHERE ended_at < clock() - $1 ORDER BY ended_at LIMIT $2 FOR UPDATE SKIP LOCKED$$),
 ('lane_history', 'lane_history', $$

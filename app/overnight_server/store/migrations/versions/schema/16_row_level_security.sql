@@ -96,6 +96,47 @@ AS $$
        AND (last_used_at IS NULL OR last_used_at < clock() - interval '1 minute')
 $$;
 
+-- The open session of a cookie, if it, its key and its user are valid. An unopened link has no session.
+CREATE FUNCTION holder_of_session(cookie_hash text)
+RETURNS TABLE (session_id uuid, user_id uuid, is_admin boolean, key_id text, token_subject text, scopes text[], secret text,
+               expires_at timestamptz, is_new boolean, is_due boolean, use_is_old boolean)
+LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    SELECT s.id, s.user_id, u.is_admin, s.key_id, s.token_subject, s.scopes, s.secret, s.expires_at,
+           s.hash = cookie_hash AND s.old_hash IS NOT NULL,
+           s.rotated_at < clock() - CASE WHEN s.hash = cookie_hash THEN interval '1 hour' ELSE interval '1 minute' END,
+           s.last_used_at < clock() - interval '1 minute'
+      FROM sessions s
+      JOIN users u ON u.id = s.user_id
+      LEFT JOIN api_keys k ON k.id = s.key_id
+     WHERE (s.hash = cookie_hash OR s.old_hash = cookie_hash)
+       AND s.opened_at IS NOT NULL
+       AND s.ended_at IS NULL
+       AND s.expires_at > clock()
+       AND s.last_used_at > clock() - interval '7 days'
+       AND (s.key_id IS NULL OR k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock()))
+       AND u.disabled_at IS NULL
+$$;
+
+-- Open a sign-in link once; NULL if it is not valid, or was opened before.
+CREATE FUNCTION open_sign_in_link(link_hash text, cookie_hash text, of_browser text, lifetime interval) RETURNS uuid
+LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
+AS $$
+    UPDATE sessions s
+       SET hash = cookie_hash, browser = of_browser, opened_at = clock(), rotated_at = clock(), last_used_at = clock(),
+           expires_at = least(clock() + lifetime, s.ends_by)
+     WHERE s.hash = link_hash
+       AND s.opened_at IS NULL
+       AND s.ended_at IS NULL
+       AND s.expires_at > clock()
+       AND (s.ends_by IS NULL OR s.ends_by > clock())
+       AND EXISTS (SELECT 1 FROM users u WHERE u.id = s.user_id AND u.disabled_at IS NULL)
+       AND (s.key_id IS NULL
+            OR EXISTS (SELECT 1 FROM api_keys k
+                        WHERE k.id = s.key_id AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > clock())))
+    RETURNING s.id
+$$;
+
 -- The user that a token's subject names, by id or else by name.
 CREATE FUNCTION user_by_id_or_name(subject text) RETURNS TABLE (user_id uuid, is_admin boolean, is_disabled boolean)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp

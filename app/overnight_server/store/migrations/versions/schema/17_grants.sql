@@ -25,6 +25,8 @@ GRANT INSERT, UPDATE ON users TO overnight_admin;
 -- Users may change their night window but not their limits.
 GRANT UPDATE (window_zone, window_from, window_to, window_at_closing) ON users TO overnight_app;
 GRANT INSERT, UPDATE ON api_keys TO overnight_app, overnight_admin;
+-- Every admin of the dashboard uses their own sessions as a user; nobody reads those of others.
+GRANT SELECT, INSERT, UPDATE ON sessions TO overnight_app;
 GRANT INSERT, UPDATE ON dags, tasks, task_edges, dead_letters, pauses, spending
    TO overnight_app, overnight_admin, overnight_dispatcher;
 GRANT UPDATE ON lanes, attempts TO overnight_app, overnight_admin, overnight_dispatcher;
@@ -97,6 +99,7 @@ END
 $function_rights$;
 -- Functions that run with the owner's rights.
 GRANT EXECUTE ON FUNCTION holder_of_key, hand_over_made_keys, record_key_use, user_by_id_or_name TO overnight_app, overnight_admin;
+GRANT EXECUTE ON FUNCTION holder_of_session, open_sign_in_link TO overnight_app;
 GRANT EXECUTE ON FUNCTION secrets_of_source, note_refused_hook TO overnight_app;
 GRANT EXECUTE ON FUNCTION check_key TO overnight_app, overnight_admin, overnight_gate;
 GRANT EXECUTE ON FUNCTION holder_of_claim TO overnight_app, overnight_admin, overnight_dispatcher;
