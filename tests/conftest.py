@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from dataclasses import replace
 from itertools import count
 
 import psycopg2
@@ -15,6 +16,7 @@ from overnight_server.store import migrate
 from overnight_server.store.db import ADMIN, DISPATCHER, Db
 from tests.support import logins
 from tests.support.deployment import Deployment
+from tests.support.night import TYPES, Night, connected, play_night
 from tests.support.servers import Superuser, postgres_server, redis_server
 
 TEMPLATE = "template_overnight"
@@ -70,6 +72,41 @@ def database_url(
     yield postgres.url(name)
     with suppress(psycopg2.OperationalError):
         as_superuser.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture(scope="session")
+def night_template(
+    postgres: EmbeddedPostgres, template: str, as_superuser: Superuser
+) -> tuple[str, Night]:
+    """A database with a night that was played, and what it has; tests copy it."""
+    name = f"{template}_night"
+    as_superuser.run(f"CREATE DATABASE {name} OWNER overnight TEMPLATE {template}")
+    with connected(postgres.url(name)) as deployment:
+        user = deployment.user(name="Ada", is_admin=True, night_budget_usd=12)
+        night = play_night(deployment, user)
+    return name, night
+
+
+@pytest.fixture
+def night_url(
+    postgres: EmbeddedPostgres, night_template: tuple[str, Night], as_superuser: Superuser
+) -> Iterator[str]:
+    """A copy of the night's database, dropped afterwards."""
+    name = f"test_{next(NUMBERS)}"
+    copied = f"TEMPLATE {night_template[0]} STRATEGY FILE_COPY"
+    as_superuser.run(f"CREATE DATABASE {name} OWNER overnight {copied}")
+    yield postgres.url(name)
+    with suppress(psycopg2.OperationalError):
+        as_superuser.run(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+
+@pytest.fixture
+def night(night_url: str, night_template: tuple[str, Night]) -> Iterator[Night]:
+    """The tasks of one night of the admin Ada, in every state that a page shows."""
+    with connected(night_url) as deployment:
+        # The worker of the night gives a sign of life when the test begins.
+        deployment.agent(slots=4, types=TYPES)
+        yield replace(night_template[1], deployment=deployment)
 
 
 @pytest.fixture

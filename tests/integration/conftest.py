@@ -6,8 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from overnight_server.control.keys import issue
 from tests.support.api_user import ApiUser, serve_api
+from tests.support.browser import Browser, serve_dashboard
 from tests.support.deployment import Deployment
+from tests.support.night import Night
+
+
+@pytest.fixture
+def browser(night: Night, night_url: str) -> Iterator[Browser]:
+    """A browser without scripts at the night's dashboard, signed in as its user."""
+    with serve_dashboard(night_url) as opened:
+        opened.sign_in(issue(night.deployment.app, night.user, name="laptop"))
+        yield opened
 
 
 @pytest.fixture

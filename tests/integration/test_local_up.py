@@ -60,6 +60,7 @@ def test_a_detached_stack_runs_survives_kill_9_and_stops(terminal: Terminal) -> 
     assert connection.ready
     assert re.fullmatch(
         r"\nOvernight is ready\.\n\n"
+        rf"  Open     {connection.api_url}/sign-in/\S{{43}}\n"
         rf"  API      {connection.api_url}\n"
         rf"  Flower   {connection.flower_url}  \(user overnight, password in .*credentials.json\)\n"
         r"  Worker   pool default, 2 tasks at once \(OVERNIGHT_CONCURRENCY\)\n"

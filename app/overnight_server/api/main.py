@@ -1,4 +1,4 @@
-"""The API process: builds the FastAPI app from routes, error handlers and middleware."""
+"""The API process: builds the FastAPI app from routes, dashboard, error handlers and middleware."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,6 +52,8 @@ from overnight_server.api.routes import (
     triggers,
 )
 from overnight_server.artifact_store.store import open_store
+from overnight_server.dashboard import routes as dashboard
+from overnight_server.dashboard.sign_in import AttemptLimit
 from overnight_server.event_log.feed import Feed
 from overnight_server.forecast.simulation_process import SimulationProcess
 from overnight_server.insight.known_types import KnownTypes
@@ -133,6 +135,8 @@ def create_app(settings: Settings) -> FastAPI:
         api.include_router(module.router)
     api.router.routes.append(Route(hooks.PATH, hooks.receive_hook, methods=["POST"]))
     api.router.routes.append(Route("/api/v1/{path:path}", UnknownPath()))
+    api.router.routes.extend(dashboard.routes())
+    api.state.sign_in_limit = AttemptLimit()
     problems.install(api)
     # Building the schema takes half a second, so this is done before the first request.
     api.openapi()

@@ -26,6 +26,7 @@ from overnight_server.cli.commands import (
     completion,
     config,
     dags,
+    dashboard,
     dead_letters,
     drill,
     fairness,
@@ -113,6 +114,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None]]] = {
         "night": nights.night,
         "report": nights.report,
         "plan": batch.plan,
+        "open": dashboard.open_,
         "mcp": processes.mcp,
     },
     QUEUE: {

@@ -14,7 +14,8 @@ from typing import TextIO, cast
 
 from overnight.models.enums import PlanTier
 from overnight_server import telemetry
-from overnight_server.control.keys import seed_local_user
+from overnight_server.control.keys import authenticate, seed_local_user
+from overnight_server.control.sessions import make_sign_in_link
 from overnight_server.local.console import Console
 from overnight_server.local.errors import AlreadyRunning, LocalError
 from overnight_server.local.file_changes import FileChanges
@@ -24,7 +25,7 @@ from overnight_server.local.local_stack import LocalStack
 from overnight_server.local.logfile import tail
 from overnight_server.local.supervisor import Supervisor
 from overnight_server.settings import Settings, current
-from overnight_server.store.db import ADMIN, DISPATCHER, Db
+from overnight_server.store.db import ADMIN, APP, DISPATCHER, Db
 
 LOCAL_USER = "local"
 FIRST_TASK = """add "say hello" --type echo --payload '{"hello":"world"}' --wait"""
@@ -182,7 +183,9 @@ def _run_stack(stack: LocalStack, supervisor: Supervisor, *, reload: bool) -> in
         if not supervisor.run_until_ready(PROCESSES_TIMEOUT):
             return _report_failed_start(supervisor)
         stack.home.publish(stack.connection(ready=True))
-        supervisor.report(ready_text(stack.connection(ready=True), stack.settings, stop="Ctrl-C"))
+        connection = stack.connection(ready=True)
+        link = _sign_in_link(stack.home, connection)
+        supervisor.report(ready_text(connection, stack.settings, dashboard=link, stop="Ctrl-C"))
         supervisor.shows_output = True
         if reload:
             _reload_on_changes(stack.settings, supervisor)
@@ -235,7 +238,22 @@ def _report_failed_start(supervisor: Supervisor, reason: str | None = None) -> i
     return 1
 
 
-def ready_text(connection: LocalConnection, settings: Settings, *, stop: str) -> str:
+def _sign_in_link(home: Home, connection: LocalConnection) -> str:
+    """Return a link that signs a browser in to the dashboard, once."""
+    db = Db.connect(connection.database_url, role=APP, application_name="overnight-up")
+    try:
+        caller = authenticate(db, home.api_key() or "")
+        path = "/"
+        if caller is not None:
+            path = make_sign_in_link(db.acting_for(caller.served), caller).path
+    finally:
+        db.close()
+    return connection.api_url + path
+
+
+def ready_text(
+    connection: LocalConnection, settings: Settings, *, dashboard: str, stop: str
+) -> str:
     """Return what a user needs to know when everything is ready.
 
     Paths below the working directory are shortened, so that the lines fit into 80 columns.
@@ -243,6 +261,7 @@ def ready_text(connection: LocalConnection, settings: Settings, *, stop: str) ->
     slots = f"{settings.concurrency} tasks" if settings.concurrency > 1 else "1 task"
     text = (
         "\nOvernight is ready.\n\n"
+        f"  Open     {dashboard}\n"
         f"  API      {connection.api_url}\n"
         f"  Flower   {connection.flower_url}  ({connection.flower_login})\n"
         f"  Worker   pool {settings.pool}, {slots} at once (OVERNIGHT_CONCURRENCY)\n"
@@ -282,7 +301,8 @@ def _up_detached(settings: Settings, home: Home, *, reload: bool) -> int:
     while os.waitpid(pid, os.WNOHANG) == (0, 0):
         connection = home.connection()
         if connection and connection.ready and connection.pid == pid:
-            sys.stdout.write(ready_text(connection, settings, stop=f"{command_name()} down"))
+            link, stop = _sign_in_link(home, connection), f"{command_name()} down"
+            sys.stdout.write(ready_text(connection, settings, dashboard=link, stop=stop))
             return 0
         time.sleep(0.1)
     sys.stderr.write(tail(log, TAIL_LINES) + "\n")

@@ -131,16 +131,21 @@ def _authenticate(request: Request, deps: Dependencies) -> Caller | None:
     """Return the caller that the request's credential belongs to, or None."""
     secret = credential(request)
     if not secret:
-        return _trusted_caller(request, deps)
+        return trusted_caller(request, deps)
+    # The header X-API-Key is for keys only.
+    if "x-api-key" in request.headers and not secret.startswith(f"{PREFIX}_"):
+        return None
+    return authenticate_secret(deps, secret)
+
+
+def authenticate_secret(deps: Dependencies, secret: str) -> Caller | None:
+    """Return the caller that a key or token belongs to, or None if it is not valid."""
     if deps.token_verifier is not None and not secret.startswith(f"{PREFIX}_"):
-        # The header X-API-Key is for keys only.
-        if "x-api-key" in request.headers:
-            return None
         return deps.token_verifier.caller(deps.db, secret)
     return authenticate(deps.db, secret)
 
 
-def _trusted_caller(request: Request, deps: Dependencies) -> Caller | None:
+def trusted_caller(request: Request, deps: Dependencies) -> Caller | None:
     """Return the user of the setting `no_auth` if the request is from this machine, else None.
 
     A web page in a local browser could call the API too. So the Host header must name a loopback

@@ -1,0 +1,1 @@
+"""The dashboard: pages for people, served by the API process at `/`."""

@@ -1,0 +1,1 @@
+"""The screens of the dashboard: one module each, with a `screen`; every module here is served."""
