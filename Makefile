@@ -4,7 +4,7 @@ BIN := .venv/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help venv bubblewrap up test lint chaos proof bench audit sbom clean requirements hooks
+.PHONY: help venv bubblewrap chromium up test lint chaos proof bench audit sbom clean requirements hooks
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
@@ -14,6 +14,9 @@ venv: ## install the pinned requirements into .venv (uv if on PATH, else pip)
 
 bubblewrap: ## install bubblewrap for the tests of sandboxes, where this machine allows it
 	@scripts/bubblewrap
+
+chromium: ## install Chromium for the tests of the dashboard, where this machine allows it
+	@scripts/chromium
 
 up: venv ## start everything on this machine; Ctrl-C stops it (REPO= is a git repository for agents)
 	@$(BIN)/overnight up $(if $(REPO),--allow-repo "$(REPO)")
@@ -28,7 +31,7 @@ lint: venv ## style, types and import layers
 # were kept.
 test chaos proof bench: export PYTHONDONTWRITEBYTECODE :=
 
-test: venv bubblewrap lint ## lint, then every test but the long ones, in two processes
+test: venv bubblewrap chromium lint ## lint, then every test but the long ones, in two processes
 	$(BIN)/pytest -n 2
 
 chaos: venv ## break everything for a minute and check what is left (SECONDS=, SEED=)
@@ -38,7 +41,7 @@ chaos: venv ## break everything for a minute and check what is left (SECONDS=, S
 proof: PROVEN := submissions acknowledged=10000,kill=200,crash postgres=20,hang postgres=5,flush redis=20
 proof: PROVEN := $(PROVEN),fill redis=10,fill disk=10,areas audited=3
 proof: PROVEN := $(PROVEN),commands completed=100,tasks of HTTP agents completed=100
-proof: venv bubblewrap ## the long tests: more examples, every fault, mixed stress, ten minutes of chaos, mutants
+proof: venv bubblewrap chromium ## the long tests: more examples, every fault, mixed stress, ten minutes of chaos, mutants
 	$(BIN)/pytest -m "proof or hypothesis" --hypothesis-profile=proof --timeout=3600
 	$(BIN)/python -m tests.chaos --seconds 600 --seed 47 --tasks 10500 --at-least "$(PROVEN)"
 	$(BIN)/python -m tests.chaos.mutants --chaos

@@ -56,3 +56,15 @@ def read_log(
 
 
 _COLUMNS = ("epoch", "seq", "at", "stream", "lines", "bytes", "text")
+
+
+def tail_log(
+    db: Db, user_id: UserId, task_id: TaskId, *, run: int | None = None, limit: int = 30
+) -> list[LogChunk]:
+    """Return the last chunks of a task's log, oldest first; only of one run if given."""
+    params = {"user_id": user_id, "task_id": task_id, "run": run, "limit": limit}
+    rows = db.atomically(lambda tx: tx.execute(statement("tail_log"), params).mappings().all())
+    return [
+        LogChunk(id=f"{row['epoch']}.{row['seq']}", **{name: row[name] for name in _COLUMNS})
+        for row in reversed(rows)
+    ]

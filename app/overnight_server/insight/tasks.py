@@ -1,6 +1,6 @@
 """Tasks: read one, or list a user's tasks page by page."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -25,6 +25,20 @@ def get_task(db: Db, user_id: UserId, task_id: TaskId) -> TaskResponse:
     if not rows:
         raise TaskNotFound
     return task_response(rows[0])
+
+
+def get_tasks(db: Db, user_id: UserId, task_ids: Sequence[TaskId]) -> dict[str, TaskResponse]:
+    """Return the user's tasks of these ids by the ids that users see."""
+    if not task_ids:
+        return {}
+    rows = db.run_batch(
+        StatementCall(
+            "view_some_tasks",
+            {"user_id": user_id, "tasks": list(task_ids), "max_position": MAX_POSITION},
+        )
+    )
+    found = [task_response(row) for row in rows]
+    return {task.id: task for task in found}
 
 
 def view_task(user_id: UserId, task_id: TaskId) -> StatementCall:

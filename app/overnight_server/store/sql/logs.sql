@@ -61,3 +61,13 @@ SELECT delete_old_logs(:partition, CAST(:older_than AS interval), CAST(:failures
 SELECT drop_logs_partition(:partition, CAST(:older_than AS interval), CAST(:failures_older_than AS interval), :tail_bytes,
                            :max_kept_bytes);
 
+-- name: tail_log
+-- The last chunks of the log of a task, or of one run of it, the latest first.
+SELECT c.epoch, c.seq, c.at, c.stream, c.lines, c.bytes, c.text
+  FROM tasks t
+  JOIN log_chunks c ON c.task_id = t.id
+ WHERE t.id = :task_id
+   AND t.user_id = :user_id
+   AND (CAST(:run AS int) IS NULL OR c.epoch = CAST(:run AS int))
+ ORDER BY c.epoch DESC, c.seq DESC
+ LIMIT :limit;

@@ -35,6 +35,21 @@ SELECT t.*, :max_position AS max_position,
  ORDER BY t.id DESC
  LIMIT :limit;
 
+-- name: view_some_tasks (not prepared)
+-- Some tasks of a user, by their ids, as `view_tasks` shows them.
+SELECT t.*, :max_position AS max_position,
+       wait_reason(t.id, t.state, t.epoch, t.unmet, t.awaits_budget) AS wait_reason,
+       least(coalesce(t.timeout_seconds, l.max_task_seconds), l.max_task_seconds) AS effective_timeout_seconds,
+       CASE WHEN t.state = 'ready' THEN
+            coalesce(array_position(ARRAY(SELECT o.id FROM tasks o
+                                           WHERE o.user_id = :user_id AND o.state = 'ready'
+                                           ORDER BY o.sort_key, o.id
+                                           LIMIT :max_position), t.id) - 1, :max_position) END AS ahead
+  FROM tasks t
+  JOIN lanes l ON l.user_id = t.user_id
+ WHERE t.user_id = :user_id
+   AND t.id = ANY (CAST(:tasks AS uuid[]));
+
 -- name: recent_tasks
 SELECT id FROM tasks ORDER BY id DESC LIMIT :limit;
 
@@ -264,3 +279,78 @@ SELECT extract(epoch FROM clock() - min(created_at))
   FROM (SELECT created_at FROM tasks
          WHERE user_id = :user_id AND state = 'ready'
          ORDER BY sort_key, id LIMIT 1000) next;
+
+-- name: task_row_facts
+-- What the rows of a list say about tasks besides the task itself: the graph, the first task and the lock that it
+-- waits for, and its runs, the latest last.
+SELECT t.id, g.title AS graph, g.total AS graph_size, parent.title AS parent, t.unmet, held.key AS lock, held.title AS holder,
+       t.awaits_budget, t.awaits_start, runs.number AS runs, runs.seconds AS worked,
+       runs.began, runs.ended, runs.outcomes
+  FROM tasks t
+  LEFT JOIN dags g ON g.id = t.dag_id
+  LEFT JOIN LATERAL (SELECT p.title
+                       FROM task_edges e
+                       JOIN tasks p ON p.id = e.parent_id
+                      WHERE e.child_id = t.id AND e.satisfied_at IS NULL
+                      ORDER BY p.id
+                      LIMIT 1) parent ON t.unmet > 0 AND t.state = 'pending'
+  LEFT JOIN LATERAL (SELECT h.key, o.title
+                       FROM held_locks h
+                       JOIN tasks o ON o.id = h.task_id
+                      WHERE h.user_id = t.user_id
+                        AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false))
+                      ORDER BY h.key
+                      LIMIT 1) held ON t.state = 'ready' AND t.locks IS NOT NULL
+ CROSS JOIN LATERAL (SELECT count(*) AS number,
+                            coalesce(sum(extract(epoch FROM coalesce(a.ended_at, clock()) - a.started_at)), 0) AS seconds,
+                            array_agg(a.started_at ORDER BY a.epoch) AS began,
+                            array_agg(a.ended_at ORDER BY a.epoch) AS ended,
+                            array_agg(a.outcome ORDER BY a.epoch) AS outcomes
+                       FROM (SELECT * FROM attempts a WHERE a.task_id = t.id AND a.started_at IS NOT NULL
+                               ORDER BY a.epoch DESC LIMIT :most_runs) a) runs
+ WHERE t.user_id = :user_id
+   AND t.id = ANY (CAST(:tasks AS uuid[]));
+
+-- name: task_by_ending
+-- The newest task of a user, among the latest, whose id ends with these bits.
+SELECT id
+  FROM (SELECT id FROM tasks WHERE user_id = :user_id ORDER BY id DESC LIMIT :look) latest
+ WHERE CAST(CAST('x' || right(replace(CAST(id AS text), '-', ''), 8) AS bit(32)) AS bigint) % 1073741824 = :ending
+ ORDER BY id DESC
+ LIMIT 1;
+
+-- name: task_neighbours
+-- The tasks that a task waits or waited for, and those that wait for it; the first few of each.
+(SELECT 'after' AS side, p.id, p.title, p.state, e.satisfied_at IS NOT NULL AS satisfied
+   FROM task_edges e
+   JOIN tasks p ON p.id = e.parent_id
+  WHERE e.child_id = :task_id AND p.user_id = :user_id
+  ORDER BY p.id
+  LIMIT :limit)
+UNION ALL
+(SELECT 'before', c.id, c.title, c.state, e.satisfied_at IS NOT NULL
+   FROM task_edges e
+   JOIN tasks c ON c.id = e.child_id
+  WHERE e.parent_id = :task_id AND c.user_id = :user_id
+  ORDER BY c.id
+  LIMIT :limit);
+
+-- name: task_titles
+SELECT id, title FROM tasks WHERE user_id = :user_id AND id = ANY (CAST(:tasks AS uuid[]));
+
+-- name: tasks_behind_dead
+-- How many tasks ended because these did, and would come back with them; counted up to a limit.
+WITH RECURSIVE behind (id) AS (
+    SELECT e.child_id
+      FROM task_edges e
+      JOIN tasks c ON c.id = e.child_id
+     WHERE e.parent_id = ANY (CAST(:tasks AS uuid[])) AND c.user_id = :user_id
+       AND c.state = 'cancelled' AND c.failure_reason = 'upstream_failed'
+    UNION
+    SELECT e.child_id
+      FROM behind b
+      JOIN task_edges e ON e.parent_id = b.id
+      JOIN tasks c ON c.id = e.child_id
+     WHERE c.state = 'cancelled' AND c.failure_reason IN ('upstream_failed', 'upstream_cancelled')
+)
+SELECT count(*) AS number FROM (SELECT 1 FROM behind LIMIT :most) counted;

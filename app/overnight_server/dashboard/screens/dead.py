@@ -1,0 +1,164 @@
+"""Dead letters: one bug or fifty; what they have in common, and what a retry would bring back."""
+
+from collections.abc import Callable
+from typing import Any
+
+from markupsafe import Markup
+from starlette.responses import Response
+
+from overnight.errors import Refused
+from overnight.models.account import DeadLetter, DeadLetterGroup
+from overnight_server.control import dead_letters
+from overnight_server.dashboard.clocks import count
+from overnight_server.dashboard.dead_groups import in_common, rows_of, title_of
+from overnight_server.dashboard.screen import Screen
+from overnight_server.dashboard.visit import Visit
+from overnight_server.domain.ids import TaskId, parse_task
+from overnight_server.insight.dead_letters import group_dead_letters, list_dead_letters
+from overnight_server.insight.neighbours import count_revived
+from overnight_server.intake.caps import Caps
+
+screen = Screen("dead")
+MOST_GROUPS = 30
+#: Letters of a group that are shown on the page of all groups, and on its own page.
+FEW, MANY = 5, 100
+#: So many are resolved with one press.
+MOST_RESOLVED = 200
+
+
+@screen.page("/dead")
+def show_dead(visit: Visit) -> Response:
+    """Show the dead letters that wait for a decision, by how they failed."""
+    groups = group_dead_letters(visit.db, user_id=visit.user_id, limit=MOST_GROUPS)
+    number = sum(group.count for group in groups)
+    cost = sum(group.total_cost_usd for group in groups)
+    return visit.page(
+        "dead.html",
+        title="Dead letters",
+        place="dead",
+        groups=[view_of(visit, group, FEW) for group in groups],
+        number=number,
+        cost=cost,
+    )
+
+
+@screen.page("/dead/decided")
+def show_decided(visit: Visit) -> Response:
+    """Show the dead letters that were decided, the latest first."""
+    before = visit.query("before")
+    letters = list_dead_letters(
+        visit.db,
+        user_id=visit.user_id,
+        resolved=True,
+        before=int(before) if before.isdecimal() and len(before) < MAX_DIGITS else None,
+        limit=MANY + 1,
+    )
+    older = f"/dead/decided?before={letters[MANY - 1].id}" if len(letters) > MANY else ""
+    decided = [letter for letter in letters[:MANY] if letter.resolution is not None]
+    return visit.page(
+        "dead_decided.html", title="Decided", place="dead", letters=decided, older=older
+    )
+
+
+MAX_DIGITS = 19
+
+
+@screen.page("/dead/{fingerprint}")
+def show_group(visit: Visit, fingerprint: str) -> Response:
+    """Show one group with all its letters."""
+    group = _find(visit, fingerprint)
+    if group is None:
+        return visit.refused("There is no such group of dead letters any more.", to="/dead")
+    view = view_of(visit, group, MANY)
+    return visit.page("dead_group.html", title=view["title"], place="dead", view=view)
+
+
+@screen.page("/dead/{fingerprint}/rest")
+def ask_rest(visit: Visit, fingerprint: str) -> Response:
+    """Ask for a note before the dead letters of a group are closed without a retry."""
+    group = _find(visit, fingerprint)
+    if group is None:
+        return visit.refused("There is no such group of dead letters any more.", to="/dead")
+    return visit.page("dead_rest.html", title="Close?", place="dead", group=group)
+
+
+@screen.act("/dead/{fingerprint}/retry")
+def retry_group(visit: Visit, fingerprint: str) -> Response:
+    """Retry the dead letters of a group."""
+    caps, note = Caps.of(visit.settings), visit.value("note")
+
+    def retry(task_id: TaskId) -> None:
+        dead_letters.retry(
+            visit.db, task_id, actor=visit.actor, note=note, user_id=visit.user_id, caps=caps
+        )
+
+    done, refused = _resolve(visit, fingerprint, retry)
+    text = f"{count(done, 'task')} {'waits' if done == 1 else 'wait'} to run again.{refused}"
+    return visit.done(text, to="/dead")
+
+
+@screen.act("/dead/{fingerprint}/rest")
+def rest_group(visit: Visit, fingerprint: str) -> Response:
+    """Close the dead letters of a group without a retry."""
+    note = visit.value("note")
+
+    def close(task_id: TaskId) -> None:
+        dead_letters.discard(visit.db, task_id, actor=visit.actor, note=note, user_id=visit.user_id)
+
+    done, refused = _resolve(visit, fingerprint, close)
+    return visit.done(f"{count(done, 'dead letter')} closed.{refused}", to="/dead")
+
+
+@screen.part("dead")
+def show_group_part(visit: Visit, key: str) -> Markup | None:
+    """Return one group as the page of all groups shows it."""
+    group = _find(visit, key)
+    if group is None:
+        return None
+    return visit.fragment("parts/dead_group.html", view=view_of(visit, group, FEW))
+
+
+def view_of(visit: Visit, group: DeadLetterGroup, most: int) -> dict[str, Any]:
+    """Return what a page shows of one group."""
+    letters: list[DeadLetter] = list(
+        list_dead_letters(
+            visit.db, user_id=visit.user_id, fingerprint=group.fingerprint, limit=most
+        )
+    )
+    ids = [letter.task_id for letter in letters]
+    rows = rows_of(letters)
+    return {
+        "group": group,
+        "title": title_of(letters, group.count, group.failure_reason),
+        "common": in_common(letters),
+        "rows": rows,
+        "most": max((len(row.attempts) for row in rows), default=0),
+        "attempts": sum(letter.attempts for letter in letters),
+        "is_poison": any(letter.poison_pill for letter in letters),
+        "revived": count_revived(visit.db, visit.user_id, ids) if ids else 0,
+        "expected": sum(letter.total_cost_usd / max(letter.attempts, 1) for letter in letters),
+        "is_whole": group.count <= len(letters),
+    }
+
+
+def _find(visit: Visit, fingerprint: str) -> DeadLetterGroup | None:
+    groups = group_dead_letters(visit.db, user_id=visit.user_id, limit=MOST_GROUPS)
+    return next((group for group in groups if group.fingerprint == fingerprint), None)
+
+
+def _resolve(visit: Visit, fingerprint: str, act: Callable[[TaskId], None]) -> tuple[int, str]:
+    """Resolve the letters of a group one by one; return how many, and what was refused."""
+    letters = list_dead_letters(
+        visit.db, user_id=visit.user_id, fingerprint=fingerprint, limit=MOST_RESOLVED
+    )
+    chosen = set(visit.values("id"))
+    done, refused = 0, ""
+    for letter in letters:
+        if chosen and letter.task_id not in chosen:
+            continue
+        try:
+            act(parse_task(letter.task_id))
+            done += 1
+        except Refused as error:
+            refused = f" The rest was left alone: {error.message}."
+    return done, refused

@@ -1,0 +1,40 @@
+"""Fairness: whether everybody got a fair share of the slots."""
+
+from datetime import timedelta
+
+from starlette.responses import Response
+
+from overnight_server.dashboard.life_lines import meter
+from overnight_server.dashboard.screen import Screen
+from overnight_server.dashboard.visit import Visit
+from overnight_server.insight.fairness_report import fairness
+
+screen = Screen("fairness", for_admins=True)
+PERIODS = {"8": "8 hours", "24": "a day", "168": "a week"}
+STARVING = timedelta(minutes=15)
+
+
+@screen.page("/fairness", is_expensive=True)
+def show_fairness(visit: Visit) -> Response:
+    """Show how long each user waited, and which share of the slots each got."""
+    hours = visit.query("hours", "24")
+    hours = hours if hours in PERIODS else "24"
+    report = fairness(
+        visit.admin_db,
+        claim_settings=visit.claim_settings,
+        since=timedelta(hours=int(hours)),
+        starving_after=STARVING,
+    )
+    rows = [
+        {"share": share, "meter": meter([("used", share.slot_share)], "share of all slot time")}
+        for share in report.users
+    ]
+    return visit.page(
+        "fairness.html",
+        title="Fairness",
+        place="fairness",
+        report=report,
+        rows=rows,
+        hours=hours,
+        periods=PERIODS,
+    )

@@ -1,0 +1,330 @@
+"""Tasks: the list of all, where each stands, and acts on those that were selected."""
+
+from collections.abc import Callable, Sequence
+from urllib.parse import urlencode
+
+from markupsafe import Markup
+from starlette.responses import RedirectResponse, Response
+
+from overnight.errors import Refused, TaskNotFound
+from overnight.models.tasks import QueueBlock, TaskResponse
+from overnight_server.control.bulk import BulkOrder, preview, selection_of, start
+from overnight_server.control.cancel import cancel
+from overnight_server.control.edit import ANY, TaskEdit, edit
+from overnight_server.control.retry import retry
+from overnight_server.dashboard.clocks import count
+from overnight_server.dashboard.commands import list_command
+from overnight_server.dashboard.life_lines import Axis, axis_of, life_line, ticks
+from overnight_server.dashboard.screen import Screen
+from overnight_server.dashboard.search import GROUPS, QUALIFIERS, Search, parse_search
+from overnight_server.dashboard.sentences import sentence, shown_state
+from overnight_server.dashboard.visit import Visit
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_bulk, show_task
+from overnight_server.domain.lifecycle import ACTIVE, OPEN, State, Status, states_of
+from overnight_server.domain.priority import score
+from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.task_rows import ENDING, RowFacts, find_by_ending, row_facts
+from overnight_server.insight.tasks import get_task, list_tasks
+from overnight_server.intake.caps import Caps
+
+screen = Screen("tasks")
+PAGE = 50
+#: A number that must be typed before more tasks are changed at once.
+MOST_UNTYPED = 100
+TABS = (
+    ("", "All"),
+    ("waiting", "Waiting"),
+    ("active", "Active"),
+    ("done", "Done"),
+    ("dead", "Dead"),
+    ("cancelled", "Cancelled"),
+)
+VIEWS = (
+    ("Asks me", "waits:approval"),
+    ("Waits for a lock", "waits:lock"),
+    ("Cost over $1", "cost:>1"),
+    ("Last night", "made:last-night"),
+)
+VERBS = {"retry": "Retry", "cancel": "Cancel", "priority": "Set the priority of"}
+PRIORITIES = ((1, "1 critical"), (2, "2 high"), (3, "3 normal"), (4, "4 low"))
+RETRYABLE = frozenset({State.DEAD_LETTERED, State.CANCELLED})
+
+
+@screen.page("/tasks")
+def show_tasks(visit: Visit) -> Response:
+    """Show the tasks that a search selects, newest first."""
+    text = visit.query("q")
+    if found := _by_id(visit, text.strip()):
+        return RedirectResponse(f"/tasks/{found}", status_code=303)
+    search = parse_search(text, visit.clock)
+    tab = visit.query("tab")
+    tasks = _select(visit, search, tab)
+    more = tasks[PAGE - 1].id if len(tasks) > PAGE else ""
+    tasks = tasks[:PAGE]
+    axis = axis_of(tasks, visit.clock.now)
+    facts = _facts(visit, tasks)
+    return visit.page(
+        "tasks.html",
+        title="Tasks",
+        place="tasks",
+        rows=[_row(visit, task, facts.get(task.id), axis) for task in tasks],
+        axis=axis,
+        ticks=ticks(axis, visit.clock),
+        search=search,
+        tab=tab,
+        tabs=[
+            (name, label, _address(search.text, name), _number(visit, name)) for name, label in TABS
+        ],
+        views=[(label, f"/tasks?{urlencode({'q': query})}") for label, query in VIEWS],
+        qualifiers=QUALIFIERS,
+        command=list_command(search, _status_name(search, tab) or ""),
+        older=_address(search.text, tab, more) if more else "",
+        is_first=not visit.query("before"),
+        bulk_address=f"/tasks/all?{urlencode({'q': search.text, 'tab': tab})}",
+    )
+
+
+@screen.page("/tasks/selected")
+def ask_selected(visit: Visit) -> Response:
+    """Ask before an act on selected tasks: what it fits, and what it does not."""
+    act = visit.query("act")
+    tasks = [
+        task for task in map(_find(visit), visit.request.query_params.getlist("id")[:PAGE]) if task
+    ]
+    if act not in VERBS or not tasks:
+        return visit.refused("No tasks were selected. Nothing was changed.", to="/tasks")
+    fitting = [task for task in tasks if fits(act, task)]
+    return visit.page(
+        "tasks_selected.html",
+        title=f"{VERBS[act]} {count(len(fitting), 'task')}?",
+        place="tasks",
+        act=act,
+        verb=VERBS[act],
+        fitting=fitting,
+        others=[task for task in tasks if not fits(act, task)],
+        running=[task for task in fitting if State(task.state) in ACTIVE],
+        priorities=PRIORITIES,
+        back=visit.query("back") or "/tasks",
+    )
+
+
+@screen.act("/tasks/selected")
+def act_on_selected(visit: Visit) -> Response:
+    """Retry, cancel or reprioritise selected tasks, one after the other; say what was refused."""
+    act = visit.value("act")
+    changed, refused = 0, ""
+    for text in visit.values("id")[:PAGE]:
+        try:
+            _change(visit, act, parse_task(text))
+            changed += 1
+        except (Refused, MalformedId) as error:
+            refused = str(getattr(error, "message", error))
+    done = {"retry": "retried", "cancel": "cancelled", "priority": "changed"}.get(act, "changed")
+    text = f"{count(changed, 'task')} {done}."
+    if refused:
+        text += f" The rest was left alone: {refused}."
+    return visit.done(
+        text, to=visit.value("to") if visit.value("to").startswith("/tasks") else "/tasks"
+    )
+
+
+@screen.page("/tasks/all")
+def ask_all(visit: Visit) -> Response:
+    """Ask before an act on all tasks that a search selects: how many it selects and fits."""
+    search = parse_search(visit.query("q"), visit.clock)
+    act = visit.query("act") or "cancel"
+    name = _status_name(search, visit.query("tab"))
+    problem = _bulk_problem(search, visit.query("tab"), name)
+    counted = None
+    if act not in VERBS:
+        act = "cancel"
+    if not problem:
+        counted = preview(visit.db, visit.user_id, _order(act, search, name, 3))
+    return visit.page(
+        "tasks_all.html",
+        title="All tasks that match",
+        place="tasks",
+        search=search,
+        tab=visit.query("tab"),
+        act=act,
+        acts=VERBS,
+        problem=problem,
+        counted=counted,
+        sample=[show_task(task_id) for task_id in counted.sample] if counted else [],
+        priorities=PRIORITIES,
+        must_type=counted is not None and counted.applies > MOST_UNTYPED,
+    )
+
+
+@screen.act("/tasks/all")
+def act_on_all(visit: Visit) -> Response:
+    """Start an operation on all tasks that a search selects."""
+    search = parse_search(visit.value("q"), visit.clock)
+    act, name = visit.value("act"), _status_name(search, visit.value("tab"))
+    problem = _bulk_problem(search, visit.value("tab"), name)
+    if problem or act not in VERBS:
+        return visit.refused(problem or "No act was chosen. Nothing was changed.")
+    priority = (
+        int(visit.value("priority")) if visit.value("priority") in {"1", "2", "3", "4"} else 3
+    )
+    order = _order(act, search, name, priority)
+    applies = preview(visit.db, visit.user_id, order).applies
+    if applies > MOST_UNTYPED and visit.value("number").replace(",", "") != str(applies):
+        return visit.refused(f"Type {applies} to change that many tasks. Nothing was changed.")
+    started = start(visit.db, visit.user_id, order, actor=visit.actor, key_id=visit.caller.key_id)
+    to = f"/bulk/{show_bulk(started.bulk_id)}" if "bulk" in visit.places else "/tasks"
+    return visit.done("The operation has started.", to=to)
+
+
+@screen.part("row")
+def show_row(visit: Visit, key: str) -> Markup | None:
+    """Return one row of the list, on the axis of its page."""
+    task_id, _, axis_key = key.partition("~")
+    task = _find(visit)(task_id)
+    if task is None:
+        return None
+    axis = Axis.of_key(axis_key, visit.clock.now)
+    row = _row(visit, task, _facts(visit, [task]).get(task.id), axis)
+    return visit.fragment("parts/row.html", row=row, axis=axis)
+
+
+def fits(act: str, task: TaskResponse) -> bool:
+    """Whether an act can be done to a task as it is now."""
+    state = State(task.state)
+    if act == "retry":
+        return state in RETRYABLE
+    return state in OPEN if act == "cancel" else state in OPEN - ACTIVE
+
+
+def _row(visit: Visit, task: TaskResponse, facts: RowFacts | None, axis: Axis) -> dict[str, object]:
+    now = visit.clock.now
+    return {
+        "task": task,
+        "state": shown_state(task),
+        "facts": facts,
+        "why": sentence(task, facts, blocks(visit), visit.clock),
+        "life": life_line(task, facts, axis, now),
+        "is_active": State(task.state) in ACTIVE,
+    }
+
+
+def blocks(visit: Visit) -> Sequence[QueueBlock]:
+    """Return what keeps every task of the user waiting; it is asked for once per request."""
+    state = visit.request.state
+    if not hasattr(state, "blocks"):
+        status = queue_status(visit.db, visit.user_id, visit.claim_settings, visit.audience)
+        state.blocks = status.held_by
+    found: Sequence[QueueBlock] = state.blocks
+    return found
+
+
+def _facts(visit: Visit, tasks: Sequence[TaskResponse]) -> dict[str, RowFacts]:
+    if not tasks:
+        return {}
+    return row_facts(visit.db, visit.user_id, [parse_task(task.id) for task in tasks])
+
+
+def _select(visit: Visit, search: Search, tab: str) -> list[TaskResponse]:
+    before: TaskId | None = None
+    if text := visit.query("before"):
+        try:
+            before = parse_task(text)
+        except MalformedId:
+            before = None
+    if search.waits_for and search.waits_for != "behind":
+        held = {block.code for block in blocks(visit)}
+        if search.waits_for not in held:
+            return []
+    return list_tasks(
+        visit.db,
+        visit.user_id,
+        states=states_chosen(search, tab),
+        criteria=selection_of(search.filter).criteria,
+        limit=PAGE + 1,
+        before=before,
+    )
+
+
+def states_chosen(search: Search, tab: str) -> frozenset[State] | None:
+    """Return the states that a search and a tab leave; None for all."""
+    of_tab = GROUPS.get(tab) or (frozenset({State.CANCELLED}) if tab == "cancelled" else None)
+    if of_tab is None or search.states is None:
+        return search.states or of_tab
+    return of_tab & search.states
+
+
+def _status_name(search: Search, tab: str) -> str | None:
+    """Return the status or state that names exactly the chosen states; None if there is none."""
+    states = states_chosen(search, tab)
+    names = [*Status, *State]
+    return next((str(name) for name in names if states_of(str(name)) == states), None)
+
+
+def _bulk_problem(search: Search, tab: str, name: str | None) -> str:
+    """Return why an operation on all tasks of a search is not possible; empty if it is."""
+    if search.problems:
+        return f"The search is not understood: {search.problems[0]}. Nothing was changed."
+    if search.waits_for is not None:
+        return "An operation cannot select by what keeps all of your tasks waiting."
+    if name is None and states_chosen(search, tab) is not None:
+        return "An operation selects one status or state; choose one, such as state:running."
+    return ""
+
+
+def _order(act: str, search: Search, name: str | None, priority: int) -> BulkOrder:
+    action = {"retry": Action.RETRY, "cancel": Action.CANCEL}.get(act, Action.REPRIORITISE)
+    wanted = search.filter.model_copy(update={"status": name} if name else {})
+    is_everything = not wanted.model_dump(exclude_none=True)
+    sets = score(priority) if action is Action.REPRIORITISE else None
+    return BulkOrder(action, wanted, sets, everything=is_everything)
+
+
+def _change(visit: Visit, act: str, task_id: TaskId) -> None:
+    if act == "cancel":
+        cancel(visit.db, visit.user_id, task_id, actor=visit.actor)
+    elif act == "retry":
+        caps = Caps.of(visit.settings)
+        retry(visit.db, visit.user_id, task_id, actor=visit.actor, caps=caps)
+    else:
+        level = visit.value("priority")
+        changes = TaskEdit(priority=score(int(level) if level in {"1", "2", "3", "4"} else 3))
+        edit(visit.db, visit.user_id, task_id, changes, editions=[ANY], actor=visit.actor)
+
+
+def _by_id(visit: Visit, text: str) -> str:
+    """Return the id of the task that a search names by its id or by the end of it."""
+    try:
+        task_id = parse_task(text)
+    except MalformedId:
+        ending = find_by_ending(visit.db, visit.user_id, text) if _may_be_ending(text) else None
+        return "" if ending is None else show_task(ending)
+    return show_task(task_id)
+
+
+def _may_be_ending(text: str) -> bool:
+    """Whether a text looks like the end of an id, not like a word: it has a digit."""
+    return len(text) == ENDING and text.isalnum() and any(letter.isdigit() for letter in text)
+
+
+def _find(visit: Visit) -> Callable[[str], TaskResponse | None]:
+    def find(text: str) -> TaskResponse | None:
+        try:
+            return get_task(visit.db, visit.user_id, parse_task(text))
+        except (MalformedId, TaskNotFound):
+            return None
+
+    return find
+
+
+def _address(query: str, tab: str, before: str = "") -> str:
+    fields = {"q": query, "tab": tab, "before": before}
+    text = urlencode({name: value for name, value in fields.items() if value})
+    return f"/tasks?{text}" if text else "/tasks"
+
+
+def _number(visit: Visit, tab: str) -> str:
+    """Return the number beside a tab, where a counter knows it."""
+    frame = visit.frame
+    known = {"waiting": f"{frame.waiting:,}", "active": f"{frame.running:,}"}
+    return known.get(tab) or (frame.marks.get("dead", "") if tab == "dead" else "")

@@ -1,0 +1,80 @@
+"""What the rows of a list of tasks say besides the tasks themselves: graph, holder, runs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from overnight_server.domain.ids import TaskId, UserId, show_task
+from overnight_server.store.db import Db
+from overnight_server.store.statements import statement
+
+#: Runs that are drawn and counted; of a task with more, the latest.
+MOST_RUNS = 20
+#: Among so many of the latest tasks an id is found by its end.
+LOOK = 20_000
+_LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_BITS_PER_LETTER = 5
+#: The length of the endings by which people name tasks.
+ENDING = 6
+
+
+@dataclass(frozen=True)
+class RunSpan:
+    """One run of a task: when it began, when it ended, and how; None while it runs."""
+
+    began: datetime
+    ended: datetime | None
+    outcome: str | None
+
+
+@dataclass(frozen=True)
+class RowFacts:
+    """What a list says of one task: its graph, the first thing it waits for, and its runs."""
+
+    graph: str | None
+    graph_size: int | None
+    parent: str | None
+    unmet: int
+    lock: str | None
+    holder: str | None
+    awaits_budget: str | None
+    awaits_start: bool
+    worked: float
+    runs: tuple[RunSpan, ...]
+
+
+def row_facts(db: Db, user_id: UserId, task_ids: Sequence[TaskId]) -> dict[str, RowFacts]:
+    """Return the facts of the user's tasks by the ids that users see, in one statement."""
+    params = {"user_id": user_id, "tasks": list(task_ids), "most_runs": MOST_RUNS}
+    rows = db.atomically(lambda tx: tx.execute(statement("task_row_facts"), params).all())
+    return {
+        show_task(row.id): RowFacts(
+            graph=row.graph,
+            graph_size=row.graph_size,
+            parent=row.parent,
+            unmet=row.unmet,
+            lock=row.lock,
+            holder=row.holder,
+            awaits_budget=row.awaits_budget,
+            awaits_start=row.awaits_start,
+            worked=float(row.worked),
+            runs=tuple(
+                RunSpan(*run)
+                for run in zip(row.began or (), row.ended or (), row.outcomes or (), strict=True)
+            ),
+        )
+        for row in rows
+    }
+
+
+def find_by_ending(db: Db, user_id: UserId, text: str) -> TaskId | None:
+    """Return the user's newest task whose id ends with a text of six letters; None for none."""
+    letters = text.upper()
+    if len(letters) != ENDING or any(letter not in _LETTERS for letter in letters):
+        return None
+    ending = 0
+    for letter in letters:
+        ending = ending << _BITS_PER_LETTER | _LETTERS.index(letter)
+    params = {"user_id": user_id, "ending": ending, "look": LOOK}
+    row = db.atomically(lambda tx: tx.execute(statement("task_by_ending"), params).one_or_none())
+    return None if row is None else TaskId(row.id)

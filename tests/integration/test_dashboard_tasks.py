@@ -1,0 +1,126 @@
+"""The list of tasks: what each row says, the search, and acts on selected tasks."""
+
+from urllib.parse import urlencode
+
+from overnight_server.control.keys import issue
+from tests.support.browser import Browser
+from tests.support.night import MARKUP, Night
+
+
+def found(browser: Browser, query: str) -> set[str]:
+    """Return the titles that a search finds."""
+    page = browser.open(f"/tasks?{urlencode({'q': query})}")
+    assert "Not understood" not in page.text, page.text
+    return {text for text in TITLES if text in page.text}
+
+
+TITLES = ("Plan the migration", "Port the payment", "Translate chapter 4", "Translate chapter 6")
+
+
+def test_each_row_says_the_thing_that_matters(browser: Browser) -> None:
+    text = browser.open("/tasks").text
+
+    assert "A plan of six steps." in text
+    assert "65 % · reading 61 changed files" in text
+    assert "Waits for Deploy to staging" in text
+    assert "Port the payment webhooks holds the lock repo:billing" in text
+    assert "context_overflow the chapter has" in text
+    assert "asks you Translate chapter 6" in text
+    assert "Asks for more money · $2.00 spent so far" in text
+
+
+def test_markup_in_titles_and_errors_stays_text(browser: Browser) -> None:
+    page = browser.open("/tasks")
+
+    assert MARKUP in page.text
+    assert "<script>alert" not in page.source
+    assert "<img src=x" not in page.source
+
+
+QUERIES: list[tuple[str, set[str]]] = [
+    ("state:dead", {"Translate chapter 4"}),
+    ("status:completed", {"Plan the migration"}),
+    ("type:translate", {"Translate chapter 4", "Translate chapter 6"}),
+    ("tag:handbook", {"Translate chapter 4"}),
+    ("lock:repo:billing", {"Port the payment"}),
+    ("error:context_overflow", {"Translate chapter 4"}),
+    ("waits:approval", {"Translate chapter 6"}),
+    ("cost:>1", {"Translate chapter 6"}),
+    ("cost:<0.5 state:done", {"Plan the migration"}),
+    ("attempts:>0 type:translate", {"Translate chapter 4"}),
+    ("chapter", {"Translate chapter 4", "Translate chapter 6"}),
+    ('"chapter 6"', {"Translate chapter 6"}),
+    ("age:<1w plan", {"Plan the migration"}),
+    ("age:>1w", set()),
+    ("source:web", set()),
+    ("by:nobody", set()),
+    ("project:none", set()),
+]
+
+
+def test_qualifiers_select_tasks(browser: Browser) -> None:
+    assert [(query, found(browser, query)) for query, _ in QUERIES] == QUERIES
+
+
+def test_what_is_not_understood_is_named_with_the_nearest(browser: Browser) -> None:
+    text = browser.open("/tasks?q=stat:dead+cost:cheap").text
+
+    assert "there is no stat:, the nearest is state:" in text
+    assert "is no amount, such as >1 or <0.50" in text
+
+
+def test_a_task_is_found_by_the_end_of_its_id(browser: Browser, night: Night) -> None:
+    whole = night.id("plan")
+    browser.http.follow_redirects = False
+
+    response = browser.http.get(f"/tasks?q={whole}", headers={"Accept": "text/html"})
+
+    assert response.headers["location"] == f"/tasks/{whole}"
+
+
+def test_selected_tasks_are_cancelled_after_a_question(browser: Browser, night: Night) -> None:
+    ids = [night.id("waiting"), night.id("locked"), night.id("plan")]
+    query = urlencode([("act", "cancel"), *(("id", one) for one in ids), ("back", "/tasks")])
+
+    page = browser.open(f"/tasks/selected?{query}")
+    fields = {**page.form("/tasks/selected"), "act": "cancel"}
+    browser.send("/tasks/selected", {**fields, "id": ids[:2]})  # type: ignore[dict-item]
+
+    assert "Cancel 2 tasks" in page.text
+    assert "1 other task does not fit" in page.text
+    assert night.deployment.state(night.tasks["waiting"]) == "cancelled"
+    assert night.deployment.state(night.tasks["locked"]) == "cancelled"
+    browser.open("/tasks")
+    assert browser.toast() == "2 tasks cancelled."
+
+
+def test_all_that_match_are_retried_by_an_operation(browser: Browser, night: Night) -> None:
+    page = browser.open("/tasks/all?q=state:dead&act=retry")
+
+    assert "2 tasks match, 2 would change" in page.text
+    browser.press(page, "/tasks/all", act="retry")
+    assert browser.toast() == "The operation has started."
+    [row] = night.deployment.rows("SELECT action, total FROM bulk_operations")
+    assert dict(row) == {"action": "retry", "total": 2}
+
+
+def test_a_row_is_rendered_again_as_a_part(browser: Browser, night: Night) -> None:
+    page = browser.open("/tasks")
+    ids = [one for one in page.ids if one.startswith("row:")]
+    wanted = next(one for one in ids if night.id("port") in one)
+
+    part = browser.http.get("/parts", params={"for": wanted}).text
+
+    assert part.startswith(f'<tr id="{wanted}"')
+    assert "reading 61 changed files" in part
+
+
+def test_another_user_sees_nothing_of_it(browser: Browser, night: Night) -> None:
+    browser.sign_in(issue(night.deployment.app, night.deployment.user(), name="theirs"))
+
+    page = browser.open("/tasks")
+    part = browser.http.get("/parts", params={"for": f"row:{night.id('port')}~1.2"}).text
+
+    assert "Nothing is queued, and nothing was." in page.text
+    assert 'overnight add "read the papers" --type echo' in page.text
+    assert part == ""
