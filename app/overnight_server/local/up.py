@@ -159,19 +159,8 @@ def _check_handlers(settings: Settings) -> None:
 def _run_stack(stack: LocalStack, supervisor: Supervisor, *, reload: bool) -> int:
     """Start the stack step by step and supervise it; the caller's supervisor stops it."""
     supervisor.report(f"Starting Overnight in {stack.home.path} …")
-    supervisor.add(stack.servers())
-    if not supervisor.run_until_ready(SERVERS_TIMEOUT):
-        return _report_failed_start(supervisor)
-    if stack.postgres:
-        stack.postgres.prepare_owner()
-    supervisor.report("Updating the database schema …")
-    if supervisor.run_once(stack.migration()) != 0:
-        log = stack.home.logs / "migrate.log"
-        return _report_failed_start(
-            supervisor, f"The migration failed. Its last lines:\n{tail(log, TAIL_LINES)}"
-        )
-    if stack.postgres:
-        stack.postgres.prepare_logins()
+    if not start_database(stack, supervisor):
+        return INTERRUPTED if supervisor.stop_requests else 1
     db = Db.connect(stack.database_url, role=DISPATCHER, application_name="overnight-up")
     try:
         _create_local_user(stack)
@@ -196,6 +185,26 @@ def _run_stack(stack: LocalStack, supervisor: Supervisor, *, reload: bool) -> in
         db.close()
     supervisor.report("Stopping … (Ctrl-C again kills what still runs.)")
     return 0
+
+
+def start_database(stack: LocalStack, supervisor: Supervisor) -> bool:
+    """Start the servers, and bring the schema up to date; report why and return False if not."""
+    supervisor.add(stack.servers())
+    if not supervisor.run_until_ready(SERVERS_TIMEOUT):
+        _report_failed_start(supervisor)
+        return False
+    if stack.postgres:
+        stack.postgres.prepare_owner()
+    supervisor.report("Updating the database schema …")
+    if supervisor.run_once(stack.migration()) != 0:
+        log = stack.home.logs / "migrate.log"
+        _report_failed_start(
+            supervisor, f"The migration failed. Its last lines:\n{tail(log, TAIL_LINES)}"
+        )
+        return False
+    if stack.postgres:
+        stack.postgres.prepare_logins()
+    return True
 
 
 def _reload_on_changes(settings: Settings, supervisor: Supervisor) -> None:

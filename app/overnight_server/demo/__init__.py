@@ -1,0 +1,1 @@
+"""The demo: one night of forty tasks, played by the real gate with a clock that is moved."""
