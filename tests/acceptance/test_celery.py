@@ -575,7 +575,12 @@ def test_shared_tasks_send_through_the_app_of_the_program(ours: Celery, client: 
 def test_what_beat_sends_becomes_a_task(ours: Celery, client: Client) -> None:
     beat = Scheduler(app=ours, lazy=True)
     entry = beat.Entry(
-        name="every hour", task="test.add", schedule=3600, args=(1, 2), options={"expires": 3600}
+        app=ours,
+        name="every hour",
+        task="test.add",
+        schedule=3600,
+        args=(1, 2),
+        options={"expires": 3600},
     )
 
     handle = beat.apply_async(entry, producer=object(), advance=False)
