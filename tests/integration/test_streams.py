@@ -1,6 +1,7 @@
 """Event streams and waits: no event is lost or repeated, and they end in time."""
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,13 +20,15 @@ from overnight_server.control.retry import retry
 from overnight_server.control.users import disable_user
 from overnight_server.domain.ids import TaskId, parse_task, show_dag, show_task
 from overnight_server.domain.results import Raised, Returned
-from overnight_server.event_log.feed import Feed
+from overnight_server.event_log.feed import RETRY_SECONDS, Feed
 from overnight_server.event_log.reader import Horizon, Topic, read_events
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
 from overnight_server.store.db import Db
+from overnight_server.telemetry import LogEvent
 from tests.chaos.proxy import FaultProxy
 from tests.support.deployment import LOOSE, Deployment
+from tests.support.failing_database import refusing
 from tests.support.graphs import dag_of, end, graph
 from tests.support.live_api import LiveApi, serve
 from tests.support.wait import wait_until
@@ -446,6 +449,30 @@ def test_an_idle_stream_ends_with_its_key(
 
     reader.join(20)
     assert isinstance(reader.error, errors.Unauthenticated)
+
+
+def test_an_outage_that_closes_the_last_stream_ends_in_the_log_of_a_later_one(
+    deployment: Deployment, app_db: Db, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="overnight")
+    topic = Topic(deployment.user())
+
+    async def open_a_stream_until(feed: Feed, event: LogEvent) -> None:
+        with feed.subscribe(topic):
+            async with asyncio.timeout(20):
+                while f"queue={event.log_name} " not in caplog.text:
+                    # The log is read only when ids were given out.
+                    deployment.run("SELECT nextval('events_id_seq')")
+                    await asyncio.sleep(0.01)
+
+    async def lose_the_database() -> None:
+        feed = Feed(app_db, per_user=1, poll_seconds=0.01)
+        with refusing(deployment, "57P01"):
+            await open_a_stream_until(feed, LogEvent.DATABASE_UNREACHABLE)
+            await asyncio.sleep(RETRY_SECONDS)
+        await open_a_stream_until(feed, LogEvent.DATABASE_BACK)
+
+    asyncio.run(lose_the_database())
 
 
 def test_a_disconnected_client_is_unsubscribed(served: LiveApi, client: Client) -> None:

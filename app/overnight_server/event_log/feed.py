@@ -53,6 +53,8 @@ class Feed:
         self._per_user = per_user
         self._poll_seconds = poll_seconds
         self._subscriptions: set[Subscription] = set()
+        # An outage may close the last stream, so its end may be seen by the task of a later one.
+        self._outage = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
         self._horizon = Horizon()
         self._polling: asyncio.Task[None] | None = None
         self.is_closed = False
@@ -89,15 +91,14 @@ class Feed:
 
     async def _poll(self) -> None:
         """Read the log while any stream is open."""
-        outage = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
         while self._subscriptions and not self.is_closed:
             try:
                 await self._wake_streams_with_news()
             except Exception as error:  # noqa: BLE001 - the streams wait for this task alone
-                outage.begin(error)
+                self._outage.begin(error)
             else:
-                outage.end()
-            await asyncio.sleep(RETRY_SECONDS if outage.is_on else self._poll_seconds)
+                self._outage.end()
+            await asyncio.sleep(RETRY_SECONDS if self._outage.is_on else self._poll_seconds)
 
     async def _wake_streams_with_news(self) -> None:
         before = self._horizon.at

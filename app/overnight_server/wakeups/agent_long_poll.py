@@ -52,6 +52,8 @@ class AgentLongPoll:
         self._per_user = per_user
         self._poll_seconds = poll_seconds
         self._waiting: set[WaitingAgent] = set()
+        # An outage may end the last wait, so its end may be seen by the task of a later one.
+        self._outage = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
         self._polling: asyncio.Task[None] | None = None
         self.is_closed = False
 
@@ -85,17 +87,16 @@ class AgentLongPoll:
 
     async def _poll(self) -> None:
         """Query while any agent waits."""
-        outage = Outage(LogEvent.DATABASE_UNREACHABLE, LogEvent.DATABASE_BACK)
         while self._waiting and not self.is_closed:
-            await asyncio.sleep(RETRY_SECONDS if outage.is_on else self._poll_seconds)
+            await asyncio.sleep(RETRY_SECONDS if self._outage.is_on else self._poll_seconds)
             agents = list(self._waiting)
             try:
                 places = [(agent.pool, agent.serves) for agent in agents]
                 pools = await anyio.to_thread.run_sync(partial(pools_with_work, self._db, places))
             except Exception as error:  # noqa: BLE001 - the agents wait for this task alone
-                outage.begin(error)
+                self._outage.begin(error)
                 continue
-            outage.end()
+            self._outage.end()
             for agent in agents:
                 if agent.pool in pools:
                     agent.wake()
