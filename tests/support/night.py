@@ -113,7 +113,8 @@ def _until_morning(deployment: Deployment) -> timedelta:
 
     So all tasks belong to one night, at whatever time of day the tests run.
     """
-    since_midnight = deployment.one("SELECT clock() - date_trunc('day', clock(), 'UTC') AS t")["t"]
+    row = deployment.one("SELECT clock() - date_trunc('day', clock(), 'UTC') AS since_midnight")
+    since_midnight: timedelta = row["since_midnight"]
     return (8 * HOUR - since_midnight) % DAY
 
 
