@@ -157,6 +157,41 @@ def test_everybody_may_use_public_services_and_operators_any(
     assert private.status_code == 201, private.text
 
 
+DISCORD = "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js"
+SLACK = "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ"
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        f"{DISCORD},json://127.0.0.1:9/x",
+        f"{DISCORD};json://127.0.0.1:9/x",
+        f"{DISCORD},syslog://",
+        f"{DISCORD},{DISCORD}",
+        f"{SLACK}?template=http://127.0.0.1:9/x",
+        f"{SLACK}/?template=/etc/passwd",
+        f"{DISCORD}?template=http://127.0.0.1:9/x",
+        f"{DISCORD}?redirect=yes",
+        f"{DISCORD}&redirect=yes",
+        f"{DISCORD} json://127.0.0.1:9/x",
+        f"{DISCORD}\tjson://127.0.0.1:9/x",
+    ],
+)
+def test_an_address_of_a_service_cannot_name_anything_else(
+    api_user: ApiUser, operator: ApiUser, address: str
+) -> None:
+    refused = add(api_user, kind="service", address=address)
+
+    assert refused.status_code == 400, refused.text
+    assert "address" in refused.text
+    assert api_user.deployment.rows("SELECT 1 FROM notification_channels") == []
+    add(api_user, kind="service", address=DISCORD)
+    changed = api_user.request("PATCH", f"{PATH}/ops", json={"address": address})
+    assert changed.status_code == 400, changed.text
+    if " " not in address and "\t" not in address:
+        assert add(operator, kind="service", address=address).status_code == 201
+
+
 def test_only_what_is_named_changes(api_user: ApiUser, operator: ApiUser) -> None:
     add(operator, quiet={"zone": "UTC", "begins": "22:00", "ends": "07:00"})
 

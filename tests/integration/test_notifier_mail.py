@@ -283,6 +283,53 @@ def test_a_service_that_refuses_is_tried_again(deployment: Deployment) -> None:
     assert row["error"] == "the service did not accept the message"
 
 
+@pytest.mark.parametrize(
+    "address",
+    [
+        "discord://4174216298/JHMHI8qBe7bk2ZwO5U711o3dV_js,{url}",
+        "slack://T1JJ3T3L2/A1BRTD4JD/TIiajkdnlazkcOXrIdevi7FQ?template={url}",
+        "{url}",
+    ],
+)
+def test_an_address_that_its_user_may_not_use_gets_nothing(
+    deployment: Deployment, address: str
+) -> None:
+    user = deployment.user()
+    with http_receiver() as receiver:
+        url = receiver.url("/204").replace("http:", "http:" if "template" in address else "json:")
+        add_channel(
+            deployment,
+            user,
+            kind="service",
+            secret=None,
+            full_address=address.format(url=url),
+            private_allowed=False,
+        )
+        tell(deployment, user, "render")
+
+        with notifying(deployment.dispatcher):
+            row = wait_for_try(deployment)
+
+    assert receiver.requests == []
+    assert row["state"] == "dead"
+    assert "only an operator" in row["error"]
+
+
+def test_a_service_that_leads_elsewhere_is_not_followed(deployment: Deployment) -> None:
+    user = deployment.user()
+    with http_receiver() as receiver:
+        receiver.headers["Location"] = receiver.url("/204")
+        url = receiver.url("/307").replace("http:", "json:")
+        add_channel(deployment, user, kind="service", secret=None, full_address=url)
+        tell(deployment, user, "render")
+
+        with notifying(deployment.dispatcher):
+            row = wait_for_try(deployment)
+
+    assert [request.path for request in receiver.requests] == ["/307"]
+    assert row["error"] == "the service did not accept the message"
+
+
 def test_a_service_without_its_library_says_what_to_install(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

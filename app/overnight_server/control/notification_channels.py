@@ -29,7 +29,14 @@ from overnight_server.control.keys import Caller
 from overnight_server.domain.webhook_signatures import show_secret
 from overnight_server.domain.windows import is_zone, parse_window
 from overnight_server.outbound.addresses import check_reachable, parse_address
-from overnight_server.outbound.services import MISSING, has_services, open_service
+from overnight_server.outbound.services import (
+    LEGAL_PUBLIC,
+    MISSING,
+    ServiceRefused,
+    has_services,
+    open_service,
+    scheme_of,
+)
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
 from overnight_server.store.db import Db
@@ -41,12 +48,6 @@ MAX_REPLAYED = 10_000
 PEOPLE_DIGEST_AFTER = 10
 USUAL_REPORT_TIME = "07:00"
 MAIL = re.compile(r"[^\s@<>()\[\],;:\\\"]{1,64}@[A-Za-z0-9](?:[A-Za-z0-9.-]{0,250}[A-Za-z0-9])?")
-# Services at hosts of their own, which everybody may use. Others could name a private machine, and
-# some act on the machine of the notifier: only an operator adds them.
-PUBLIC_SERVICES = frozenset(
-    {"discord", "gchat", "pagerduty", "pbul", "pover", "slack", "tgram", "twilio"}
-)
-SERVICE = re.compile(r"([a-z][a-z0-9+]{1,30})://\S+", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -320,17 +321,17 @@ def _check_service(caller: Caller, address: str) -> str:
     if not has_services():
         legal = f"another kind; an operator may install services: {MISSING}"
         raise InvalidRequest("kind", "this deployment has no services", legal=legal)
-    match = SERVICE.fullmatch(address)
-    if match is None or open_service(address) is None:
+    scheme = scheme_of(address)
+    try:
+        service = scheme and open_service(address, any_allowed=caller.is_operator)
+    except ServiceRefused as refused:
+        raise InvalidRequest("address", str(refused), legal=LEGAL_PUBLIC) from None
+    if not service:
         raise InvalidRequest(
             "address",
             "is no URL of a service",
             legal="such as tgram://TOKEN/CHAT or pover://USER@TOKEN",
         )
-    scheme = match[1].lower()
-    if scheme not in PUBLIC_SERVICES and not caller.is_operator:
-        legal = f"{', '.join(sorted(PUBLIC_SERVICES))}; an operator may add others"
-        raise InvalidRequest("address", f"has the service {scheme}", legal=legal)
     return f"{scheme}://…"
 
 

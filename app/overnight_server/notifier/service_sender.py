@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from overnight_server.domain.delivery_outcomes import Delivered, NotDelivered, Outcome
 from overnight_server.notifier.contents import describe
 from overnight_server.notifier.delivery_rows import Message
-from overnight_server.outbound.services import MISSING, has_services, open_service
+from overnight_server.outbound.services import MISSING, ServiceRefused, has_services, open_service
 
 THREADS = 8
 
@@ -43,7 +43,13 @@ class ServiceSender:
         return await loop.run_in_executor(self._threads, self._try, message)
 
     def _try(self, message: Message) -> Outcome:
-        service = open_service(message.channel.address)
+        channel = message.channel
+        try:
+            service = open_service(channel.address, any_allowed=channel.private_allowed)
+        except ServiceRefused as refused:
+            return NotDelivered(
+                f"only an operator may add this address: it {refused}", is_final=True
+            )
         if service is None:
             return NotDelivered("the address is no URL of a service", is_final=True)
         content = describe(message, self._base_url)
