@@ -16,6 +16,8 @@ from overnight_server.maintenance.audit import audit_all
 from overnight_server.store import migrate
 from overnight_server.store.db import Db
 from tests.support.command import run
+from tests.support.deployment import Deployment
+from tests.support.notifications import add_channel
 from tests.support.restored_server import (
     copy_credentials,
     deployment_on,
@@ -64,6 +66,38 @@ def test_numbers_of_claims_are_skipped_once_for_each_task_that_may_run_again(
         }
         assert not deployment.settle(open_run, Returned())
         assert audit_all(deployment.dispatcher) == 0
+
+
+SEQUENCES = ("events", "notifications", "notification_deliveries", "received_hooks")
+
+
+def next_numbers(deployment: Deployment) -> list[int]:
+    """Return the numbers that the next rows of tables get whose numbers others know."""
+    return [
+        deployment.one(f"SELECT nextval('{table}_id_seq') AS number")["number"]
+        for table in SEQUENCES
+    ]
+
+
+def test_no_number_that_others_know_stands_for_two_things(database_url: str) -> None:
+    with deployment_on(database_url) as deployment:
+        user = deployment.user()
+        add_channel(deployment, user)
+        deployment.agent()
+        deployment.running(user)
+        before = next_numbers(deployment)
+        events = deployment.one("SELECT count(*) AS number FROM events")["number"]
+
+        after_restore(deployment.dispatcher, actor=ME)
+
+        skipped = [
+            after - number for number, after in zip(before, next_numbers(deployment), strict=True)
+        ]
+        assert all(number >= 10_000_000 for number in skipped), skipped
+        # Those that the restore itself makes are among the new ones.
+        numbers = [row["id"] for row in deployment.rows("SELECT id FROM events ORDER BY id")]
+        assert len(numbers) > events
+        assert all(number > 10_000_000 for number in numbers[events:])
 
 
 def program(server: EmbeddedPostgres, name: str, *arguments: str) -> None:

@@ -25,7 +25,8 @@ from overnight_server.store.statements import statement
 BATCH: Final = 500
 #: No task has been claimed so often since the instant to which the database was restored.
 SKIPPED_EPOCHS: Final = 1_000
-SKIPPED_EVENTS: Final = 10_000_000
+#: No table got so many rows with numbers since then.
+SKIPPED_NUMBERS: Final = 10_000_000
 FIRST_ID: Final = UUID(int=0)
 NOTE: Final = "restored from a backup: look at the runs whose effects may exist, then resume"
 
@@ -81,9 +82,10 @@ def after_restore(db: Db, *, actor: str) -> Restored:
     Once is enough; twice does no harm. No other process may use the database meanwhile.
     """
     state = db.atomically(lambda tx: tx.execute(statement("state_of_restore")).one())
+    # First, because what follows makes events and notifications.
+    db.atomically(lambda tx: tx.execute(statement("skip_event_ids"), {"number": SKIPPED_NUMBERS}))
     pause(db, PauseSubject(), actor=actor, note=NOTE)
     runs = _end_claims(db)
-    db.atomically(lambda tx: tx.execute(statement("skip_event_ids"), {"number": SKIPPED_EVENTS}))
     return Restored(state.restored_to, state.now, runs, state.waiting, _skip_epochs(db))
 
 

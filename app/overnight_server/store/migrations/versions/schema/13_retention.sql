@@ -113,11 +113,13 @@ END
 $$;
 
 -- Skip numbers that rows may have had before the database was restored to an earlier instant: of events, so that a listener
--- which has read on from a later one misses nothing.
+-- which has read on from a later one misses nothing; of what receivers and senders of webhooks know by its number, so that
+-- no number stands for two things.
 CREATE FUNCTION skip_event_ids(number bigint) RETURNS void
 LANGUAGE sql SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
-    SELECT setval('events_id_seq', nextval('events_id_seq') + number)
+    SELECT setval(name, nextval(name) + number)
+      FROM unnest(ARRAY['events_id_seq', 'notifications_id_seq', 'notification_deliveries_id_seq', 'received_hooks_id_seq']::regclass[]) name
 $$;
 
 -- How long an ended task is kept: by its state, else by the plan of its user, else as all tasks. `days` is
