@@ -15,7 +15,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 
 from overnight.errors import MonthlyLimitReached, QueueFull, Refused, TooManyPending
 from overnight_server.control.cancel import cancel_tasks
-from overnight_server.domain.fire_times import due_times
+from overnight_server.domain.fire_times import DueTime, due_times
 from overnight_server.domain.graphs import STOPPED
 from overnight_server.domain.ids import (
     DagId,
@@ -98,14 +98,7 @@ def settle_due(tx: Connection, schedule: ScheduleRow, settings: Settings) -> int
     """Do what `fire_due` does with a schedule that is locked."""
     if schedule.next_fire_at is None:
         return 0
-    due, following = due_times(
-        schedule.times,
-        schedule_id=schedule.id,
-        fire_at=schedule.next_fire_at,
-        jitter=schedule.jitter,
-        now=schedule.now,
-        limit=BATCH,
-    )
+    due, following = _due_times(schedule, schedule.next_fire_at)
     if not due:
         return 0
     grace = timedelta(seconds=settings.schedule_grace)
@@ -119,17 +112,33 @@ def settle_due(tx: Connection, schedule: ScheduleRow, settings: Settings) -> int
         _tell_missed(tx, schedule, missed)
         late = {time.fire_at for time in due if time.due_at < schedule.now - grace}
         _run(tx, schedule, plan.runs, late, settings)
-    next_time = plan.next_time
-    tx.execute(
-        statement("advance_schedule"),
-        {
-            "schedule_id": schedule.id,
-            "next_fire_at": None if next_time is None else next_time.fire_at,
-            "next_due_at": None if next_time is None else next_time.due_at,
-        },
-    )
+    _advance(tx, schedule, plan.next_time)
     fault("schedules.before_commit")
     return len(plan.skipped) + len(plan.runs)
+
+
+def skip_past(
+    tx: Connection, user_id: UserId, schedule_id: ScheduleId, reason: str
+) -> list[datetime]:
+    """Record fire times that are due or wait as missed, because they may have run; return them.
+
+    At most `BATCH` that are due: the caller calls it again until it returns none. A person may run
+    them with a backfill. The user is told once per call.
+    """
+    schedule = lock_schedule(tx, user_id, schedule_id)
+    if schedule is None:
+        return []
+    skipped = [fire_at for fire_at, _ in _waiting(tx, schedule)]
+    for fire_at in skipped:
+        _write_outcome(tx, schedule, fire_at, Outcome(FireStatus.SKIPPED_MISSED, reason))
+    if schedule.next_fire_at is not None and not schedule.is_paused:
+        due, following = _due_times(schedule, schedule.next_fire_at)
+        passed = [time.fire_at for time in due]
+        skipped += _record(tx, schedule, passed, FireStatus.SKIPPED_MISSED, reason)
+        _advance(tx, schedule, following)
+    if skipped:
+        _tell(tx, schedule, skipped[-1], Outcome(FireStatus.SKIPPED_MISSED, reason))
+    return skipped
 
 
 def fire_waiting(
@@ -166,17 +175,7 @@ def submit_now(
 
 def settle(tx: Connection, schedule: ScheduleRow, fire_at: datetime, outcome: Outcome) -> None:
     """Write the outcome of a fire time that has waited until now; log it, and tell its user."""
-    tx.execute(
-        statement("settle_fire"),
-        {
-            "schedule_id": schedule.id,
-            "fire_at": fire_at,
-            "status": outcome.status,
-            "reason": outcome.reason,
-            "task_id": outcome.task_id,
-            "dag_id": outcome.dag_id,
-        },
-    )
+    _write_outcome(tx, schedule, fire_at, outcome)
     shown = {
         "schedule_id": show_schedule(schedule.id),
         "fire_time": _utc(fire_at),
@@ -188,6 +187,47 @@ def settle(tx: Connection, schedule: ScheduleRow, fire_at: datetime, outcome: Ou
     else:
         log_after_commit(tx, LogEvent.SCHEDULE_SKIPPED, **shown, reason=outcome.reason)
         _tell(tx, schedule, fire_at, outcome)
+
+
+def _write_outcome(
+    tx: Connection, schedule: ScheduleRow, fire_at: datetime, outcome: Outcome
+) -> None:
+    tx.execute(
+        statement("settle_fire"),
+        {
+            "schedule_id": schedule.id,
+            "fire_at": fire_at,
+            "status": outcome.status,
+            "reason": outcome.reason,
+            "task_id": outcome.task_id,
+            "dag_id": outcome.dag_id,
+        },
+    )
+
+
+def _due_times(
+    schedule: ScheduleRow, next_fire_at: datetime
+) -> tuple[Sequence[DueTime], DueTime | None]:
+    """Return the fire times that are due, at most `BATCH`, and the one after them."""
+    return due_times(
+        schedule.times,
+        schedule_id=schedule.id,
+        fire_at=next_fire_at,
+        jitter=schedule.jitter,
+        now=schedule.now,
+        limit=BATCH,
+    )
+
+
+def _advance(tx: Connection, schedule: ScheduleRow, next_time: DueTime | None) -> None:
+    tx.execute(
+        statement("advance_schedule"),
+        {
+            "schedule_id": schedule.id,
+            "next_fire_at": None if next_time is None else next_time.fire_at,
+            "next_due_at": None if next_time is None else next_time.due_at,
+        },
+    )
 
 
 def _run(
@@ -251,7 +291,11 @@ def _graph(
 
 
 def _record(
-    tx: Connection, schedule: ScheduleRow, fire_times: Sequence[datetime], status: FireStatus
+    tx: Connection,
+    schedule: ScheduleRow,
+    fire_times: Sequence[datetime],
+    status: FireStatus,
+    reason: str | None = None,
 ) -> list[datetime]:
     """Insert rows for fire times; return those that had none, in order."""
     if not fire_times:
@@ -261,6 +305,7 @@ def _record(
         "user_id": schedule.user_id,
         "kind": FireKind.SCHEDULED,
         "status": status,
+        "reason": reason,
         "fire_times": list(fire_times),
     }
     return sorted(tx.execute(statement("record_fires"), params).scalars())

@@ -4,6 +4,10 @@ Runs that began after that instant are not in the database, and runs that were o
 ended. Their workers, and whoever they called, know the task and the number of the claim. So every
 open claim ends, and later claims get numbers that no claim had: no result from before is accepted,
 and a key made of a task and a number never names two runs.
+
+Fire times of schedules that have passed since then may have run too. They are recorded as missed,
+and morning reports that are due are left out. Due triggers submit their graphs again: these wait,
+because everything is paused.
 """
 
 from collections.abc import Sequence
@@ -15,9 +19,18 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row
 
+from overnight_server.control.fire_schedules import skip_past
 from overnight_server.control.pauses import PauseSubject, pause
 from overnight_server.domain.claims import Claim
-from overnight_server.domain.ids import TaskId, show_task
+from overnight_server.domain.ids import (
+    ScheduleId,
+    TaskId,
+    UserId,
+    show_dag,
+    show_schedule,
+    show_task,
+    show_trigger,
+)
 from overnight_server.outcome.settle import hand_back
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -29,6 +42,8 @@ SKIPPED_EPOCHS: Final = 1_000
 SKIPPED_NUMBERS: Final = 10_000_000
 FIRST_ID: Final = UUID(int=0)
 NOTE: Final = "restored from a backup: look at the runs whose effects may exist, then resume"
+
+MAY_HAVE_RUN: Final = "the database was restored to an earlier instant: it may have run before"
 
 
 class StillConnected(Exception):
@@ -56,10 +71,33 @@ class RestoredRun:
 
 
 @dataclass(frozen=True)
+class PastSchedule:
+    """A schedule whose fire times from `first` to `last` may have run; they are not run again."""
+
+    schedule_id: str
+    user: str
+    name: str
+    fire_times: int
+    first: datetime
+    last: datetime
+
+
+@dataclass(frozen=True)
+class PastTrigger:
+    """A trigger that may have submitted its graph already; it submits it again."""
+
+    trigger_id: str
+    user: str
+    dag_id: str
+    due_at: datetime
+
+
+@dataclass(frozen=True)
 class Restored:
     """What was done, and what may have happened since `restored_to` without being in the database.
 
-    `waiting` is the number of tasks that waited then: they too may have run.
+    `waiting` is the number of tasks that waited then: they too may have run. `reports` is the
+    number of users whose morning report was due; it is left out.
     """
 
     restored_to: datetime | None
@@ -67,6 +105,9 @@ class Restored:
     runs: Sequence[RestoredRun]
     waiting: int
     tasks_with_new_epochs: int
+    schedules: Sequence[PastSchedule]
+    triggers: Sequence[PastTrigger]
+    reports: int
 
 
 def check_alone(db: Db) -> None:
@@ -86,7 +127,16 @@ def after_restore(db: Db, *, actor: str) -> Restored:
     db.atomically(lambda tx: tx.execute(statement("skip_event_ids"), {"number": SKIPPED_NUMBERS}))
     pause(db, PauseSubject(), actor=actor, note=NOTE)
     runs = _end_claims(db)
-    return Restored(state.restored_to, state.now, runs, state.waiting, _skip_epochs(db))
+    return Restored(
+        restored_to=state.restored_to,
+        now=state.now,
+        runs=runs,
+        waiting=state.waiting,
+        tasks_with_new_epochs=_skip_epochs(db),
+        schedules=_skip_fire_times(db),
+        triggers=db.atomically(_due_triggers),
+        reports=_skip_reports(db),
+    )
 
 
 def _end_claims(db: Db) -> list[RestoredRun]:
@@ -126,6 +176,60 @@ def _skip_epochs(db: Db) -> int:
         row = db.atomically(partial(_skip_batch, params))
         total += row.tasks
         after = row.last_id
+    return total
+
+
+def _skip_fire_times(db: Db) -> list[PastSchedule]:
+    schedules: list[PastSchedule] = []
+    after = FIRST_ID
+    while rows := db.atomically(partial(_schedules_with_past_fires, after=after)):
+        schedules += [found for row in rows if (found := _skip_schedule(db, row)) is not None]
+        after = rows[-1].id
+    return schedules
+
+
+def _schedules_with_past_fires(tx: Connection, *, after: UUID) -> Sequence[Row[Any]]:
+    params = {"after_id": after, "limit": BATCH}
+    return tx.execute(statement("schedules_with_past_fires"), params).all()
+
+
+def _skip_schedule(db: Db, row: Row[Any]) -> PastSchedule | None:
+    skip = partial(
+        skip_past,
+        user_id=UserId(row.user_id),
+        schedule_id=ScheduleId(row.id),
+        reason=MAY_HAVE_RUN,
+    )
+    skipped: list[datetime] = []
+    while batch := db.atomically(skip):
+        skipped += batch
+    if not skipped:
+        return None
+    return PastSchedule(
+        schedule_id=show_schedule(row.id),
+        user=row.user,
+        name=row.name,
+        fire_times=len(skipped),
+        first=min(skipped),
+        last=max(skipped),
+    )
+
+
+def _due_triggers(tx: Connection) -> list[PastTrigger]:
+    rows = tx.execute(statement("triggers_that_may_have_fired"))
+    return [
+        PastTrigger(show_trigger(row.id), row.user, show_dag(row.dag_id), row.due_at)
+        for row in rows
+    ]
+
+
+def _skip_reports(db: Db) -> int:
+    """Move due report times on by a day without a report; return how many users have one."""
+    total = 0
+    while moved := db.atomically(
+        lambda tx: tx.execute(statement("due_reports"), {"limit": BATCH}).all()
+    ):
+        total += len(moved)
     return total
 
 

@@ -13,6 +13,8 @@ from overnight_server.cli.terminal.failures import CommandFailure
 if TYPE_CHECKING:
     from overnight_server.maintenance.after_restore import Restored
 
+SCHEDULE_HEADERS = ("SCHEDULE", "USER", "NAME", "FIRE TIMES", "FIRST", "LAST")
+TRIGGER_HEADERS = ("TRIGGER", "USER", "AFTER", "DUE")
 RUN_HEADERS = ("TASK", "RUN", "STATE", "USER", "TYPE", "TITLE", "AGENT", "STARTED")
 
 
@@ -106,4 +108,28 @@ def _report(restored: "Restored") -> None:
     end = "an unknown instant" if until is None else output.instant(until)
     output.note(f"The data end at {end}. What ran since then is not in them: the runs above may")
     output.note(f"have ended, and any of {restored.waiting} waiting tasks may have run.")
+    _report_passed(restored)
     output.note("Everything is paused. Look at these tasks, then run `overnight resume --all`.")
+
+
+def _report_passed(restored: "Restored") -> None:
+    """Say which fire times and triggers may have run already."""
+    if restored.schedules:
+        rows = [
+            (output.Id(one.schedule_id), one.user, one.name, one.fire_times, one.first, one.last)
+            for one in restored.schedules
+        ]
+        output.table(SCHEDULE_HEADERS, rows)
+        total = sum(one.fire_times for one in restored.schedules)
+        output.note(f"{len(rows)} schedules had {total} fire times that may have run since then.")
+        output.note("They are recorded as missed; `overnight schedule backfill` runs a range.")
+    if restored.triggers:
+        triggers = [
+            (output.Id(one.trigger_id), one.user, output.Id(one.dag_id), one.due_at)
+            for one in restored.triggers
+        ]
+        output.table(TRIGGER_HEADERS, triggers)
+        output.note(f"{len(triggers)} triggers are due and may have submitted their graphs before.")
+        output.note("They submit them again, paused: cancel a graph that was there before.")
+    if restored.reports:
+        output.note(f"The morning reports of {restored.reports} users were due; they are left out.")

@@ -42,3 +42,25 @@ SELECT (SELECT id FROM batch ORDER BY id DESC LIMIT 1) AS last_id, count(*) AS t
 
 -- name: skip_event_ids
 SELECT skip_event_ids(:number);
+
+-- name: schedules_with_past_fires
+-- Schedules with fire times that are due, or wait: what they submit may have run before the restore.
+SELECT s.id, s.user_id, u.name AS user, s.name
+  FROM schedules s
+  JOIN users u ON u.id = s.user_id
+ WHERE s.deleted_at IS NULL
+   AND s.id > :after_id
+   AND (s.paused_at IS NULL AND s.next_due_at <= clock()
+        OR EXISTS (SELECT 1 FROM schedule_fires f WHERE f.schedule_id = s.id AND f.status = 'waiting'))
+ ORDER BY s.id
+ LIMIT :limit;
+
+-- name: triggers_that_may_have_fired
+-- Triggers that are due: their graphs may have been submitted before the restore.
+SELECT t.id, u.name AS user, t.dag_id, t.due_at
+  FROM dag_triggers t
+  JOIN users u ON u.id = t.user_id
+ WHERE t.due_at IS NOT NULL
+   AND t.fired_at IS NULL
+   AND t.dropped_at IS NULL
+ ORDER BY t.due_at, t.id;

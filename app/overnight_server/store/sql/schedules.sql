@@ -100,8 +100,8 @@ SELECT disabled_at IS NOT NULL AS is_disabled FROM users WHERE id = :user_id;
 
 -- name: record_fires
 -- A fire time that has a row already keeps it.
-INSERT INTO schedule_fires (schedule_id, fire_at, user_id, kind, status)
-SELECT :schedule_id, fire_at, :user_id, :kind, :status
+INSERT INTO schedule_fires (schedule_id, fire_at, user_id, kind, status, reason)
+SELECT :schedule_id, fire_at, :user_id, :kind, :status, CAST(:reason AS text)
   FROM unnest(CAST(:fire_times AS timestamptz[])) fire_at
     ON CONFLICT (schedule_id, fire_at) DO NOTHING
 RETURNING fire_at;
