@@ -1,5 +1,6 @@
 """Schedules: each fire time is submitted exactly once, and has exactly one outcome."""
 
+import logging
 import signal
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from overnight_server.insight.schedules import get_schedule, list_fires, list_sc
 from overnight_server.maintenance.schedules import RETRY_AFTER_SECONDS, fire_schedules
 from overnight_server.store.db import DatabaseUnreachable, Db
 from overnight_server.store.schedule_rows import schedule_of
+from overnight_server.telemetry import LogEvent
 from tests.support.deployment import Deployment
 from tests.support.graphs import assert_invariants, end
 from tests.support.notifications import add_channel, outbox
@@ -129,6 +131,24 @@ def test_the_overlap_policy_decides_while_the_run_before_is_not_over(
     assert [fire["status"] for fire in fires(deployment, schedule)] == statuses
     states = [task["state"] for task in submitted(deployment)]
     assert states == (["cancelled", "ready"] if overlap == "cancel" else ["ready"])
+    assert_invariants(deployment)
+
+
+def test_a_run_is_not_cancelled_for_one_that_cannot_be_submitted(
+    deployment: Deployment, user: UserId, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="overnight")
+    schedule = add(deployment, user, "every hour", overlap="cancel")
+    sweep(deployment, "2026-07-01T13:00Z")
+    deployment.run(
+        "UPDATE schedules SET task = jsonb_set(task, '{title}', '7') WHERE id = :id", id=schedule
+    )
+
+    sweep(deployment, "2026-07-01T14:00Z")
+
+    assert [fire["status"] for fire in fires(deployment, schedule)] == ["queued", "failed"]
+    assert [task["state"] for task in submitted(deployment)] == ["ready"]
+    assert LogEvent.TASK_CANCELLED.log_name not in caplog.text
     assert_invariants(deployment)
 
 

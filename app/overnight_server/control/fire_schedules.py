@@ -43,7 +43,7 @@ from overnight_server.intake.submit import insert_graph
 from overnight_server.outcome.settle import resolve_cancelled
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
-from overnight_server.store.after_commit import log_after_commit
+from overnight_server.store.after_commit import log_after_commit, savepoint
 from overnight_server.store.notifications import record_notification
 from overnight_server.store.schedule_rows import ScheduleRow, schedule_of
 from overnight_server.store.statements import statement
@@ -240,7 +240,8 @@ def _run(
     """Submit fire times in their order, as far as the run before allows it."""
     for fire_at in _record(tx, schedule, runs, FireStatus.WAITING):
         catches_up = schedule.catch_up is CatchUp.ALL and fire_at in late
-        if _is_running(tx, schedule) or len(_waiting(tx, schedule, before=fire_at)):
+        is_behind = _is_running(tx, schedule) or bool(_waiting(tx, schedule, before=fire_at))
+        if is_behind:
             if catches_up or schedule.overlap is Overlap.QUEUE:
                 if len(_waiting(tx, schedule)) > MOST_WAITING:
                     reason = f"{MOST_WAITING} fire times wait already"
@@ -250,18 +251,29 @@ def _run(
                 reason = "the run before is not over"
                 settle(tx, schedule, fire_at, Outcome(FireStatus.SKIPPED_OVERLAP, reason))
                 continue
-            _cancel_runs(tx, schedule)
-        outcome = _submit(tx, schedule, fire_at, FireKind.SCHEDULED, settings)
+        kind = FireKind.SCHEDULED
+        outcome = _submit(tx, schedule, fire_at, kind, settings, cancels=is_behind)
         settle(tx, schedule, fire_at, outcome)
 
 
 def _submit(
-    tx: Connection, schedule: ScheduleRow, fire_at: datetime, kind: FireKind, settings: Settings
+    tx: Connection,
+    schedule: ScheduleRow,
+    fire_at: datetime,
+    kind: FireKind,
+    settings: Settings,
+    *,
+    cancels: bool = False,
 ) -> Outcome:
-    """Submit a fire time in a savepoint; an error of what is submitted is its outcome."""
+    """Submit a fire time in a savepoint; an error of what is submitted is its outcome.
+
+    With `cancels` the runs before are cancelled, but only if this one is submitted.
+    """
     try:
-        with tx.begin_nested():
+        with savepoint(tx):
             tx.execute(statement("set_actor"), {"actor": f"cron:{schedule.name}"})
+            if cancels:
+                _cancel_runs(tx, schedule)
             graph = _graph(schedule, fire_at, kind, settings)
             submitted = insert_graph(tx, schedule.user_id, graph, Caps.of(settings))[0]
     except (QueueFull, TooManyPending) as limit:
@@ -333,7 +345,6 @@ def _cancel_runs(tx: Connection, schedule: ScheduleRow) -> None:
     params = {"schedule_id": schedule.id}
     tasks: list[UUID] = list(tx.execute(statement("open_runs"), params).scalars())
     actor = f"cron:{schedule.name}"
-    tx.execute(statement("set_actor"), {"actor": actor})
     done = cancel_tasks(tx, schedule.user_id, tasks, actor=actor, reason=STOPPED)
     resolve_cancelled(tx, done.cancelled)
 

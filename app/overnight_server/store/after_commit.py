@@ -6,8 +6,9 @@ noticed by a database trigger, which reports it as a NOTICE to the connection.
 """
 
 import re
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -72,6 +73,20 @@ def collect(tx: Connection) -> AfterCommit:
     # psycopg2 appends each NOTICE of Postgres to this attribute.
     connection.notices = pending
     return pending
+
+
+@contextmanager
+def savepoint(tx: Connection) -> Iterator[None]:
+    """Begin a savepoint; what is registered in it is dropped if an error rolls it back."""
+    pending = _pending(tx)
+    before = replace(pending, lines=list(pending.lines), grown_logs=set(pending.grown_logs))
+    try:
+        with tx.begin_nested():
+            yield
+    except BaseException:
+        # The connection has this object, so its values are put back.
+        vars(pending).update(vars(before))
+        raise
 
 
 def log_after_commit(tx: Connection, event: LogEvent, **fields: object) -> None:
