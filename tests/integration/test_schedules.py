@@ -437,6 +437,29 @@ def test_a_backfill_waits_for_a_free_place_in_the_queue(
     assert fire["status"] == "queued"
 
 
+def test_fire_times_that_a_limit_delays_do_not_hold_back_others(
+    deployment: Deployment, user: UserId, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overnight_server.maintenance.schedules.BATCH", 1)
+    body = BackfillRequest(since=at("2026-06-30T00:00Z"), until=NOON)
+    delayed = [add(deployment, user, name=f"n{number}") for number in range(6)]
+    deployment.run("UPDATE users SET max_pending = 1 WHERE id = :id", id=user)
+    deployment.task(user)
+    other = deployment.user()
+    schedules = [*((user, one) for one in delayed), (other, add(deployment, other))]
+    for owner, schedule in schedules:
+        acts.backfill(deployment.app, owner, schedule, body, actor=ME)
+
+    for second in range(len(schedules)):
+        sweep(deployment, NOON + timedelta(seconds=second))
+
+    [fire] = fires(deployment, schedules[-1][1])
+    assert fire["status"] == "queued"
+    # Each of the others was tried once, and is tried again in this order.
+    tried = [fires(deployment, schedule)[0]["decided_at"] for schedule in delayed]
+    assert len(set(tried)) == len(delayed)
+
+
 def test_a_deleted_schedule_fires_no_more(deployment: Deployment, user: UserId) -> None:
     schedule = add(deployment, user, "every hour", overlap="queue")
     sweep(deployment, "2026-07-01T13:00Z")

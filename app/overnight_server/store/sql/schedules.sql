@@ -69,9 +69,11 @@ SELECT s.id, s.user_id
 
 -- name: schedules_with_turn
 -- Schedules with a fire time that waits, and no run that has not ended; read without locks. The subqueries keep the
--- planner from reading all open tasks: each row looks up its own.
+-- planner from reading all open tasks: each row looks up its own. Those that a limit delayed come last, and of them the one
+-- whose last try is the oldest, so that each gets its turn. A fire time that waits has a reason only after a try.
 SELECT s.id, s.user_id
-  FROM (SELECT schedule_id, bool_or(kind = 'backfill') AS has_backfill
+  FROM (SELECT schedule_id, bool_or(kind = 'backfill') AS has_backfill,
+               max(decided_at) FILTER (WHERE reason IS NOT NULL) AS tried_at
           FROM schedule_fires
          WHERE status = 'waiting'
          GROUP BY schedule_id) f
@@ -84,6 +86,7 @@ SELECT s.id, s.user_id
                      FROM schedule_fires o
                     WHERE o.schedule_id = s.id AND o.is_open
                       AND (SELECT bool_or(g.finished_at IS NULL) FROM graphs g WHERE g.id = o.dag_id))
+ ORDER BY f.tried_at NULLS FIRST, s.id
  LIMIT :limit;
 
 -- name: lock_schedule
@@ -133,7 +136,12 @@ UPDATE schedule_fires
    AND status = 'waiting';
 
 -- name: delay_fire
-UPDATE schedule_fires SET reason = :reason WHERE schedule_id = :schedule_id AND fire_at = :fire_at AND status = 'waiting';
+-- It is tried again after the others that wait.
+UPDATE schedule_fires
+   SET reason = :reason, decided_at = clock()
+ WHERE schedule_id = :schedule_id
+   AND fire_at = :fire_at
+   AND status = 'waiting';
 
 -- name: close_ended_fires
 -- What was submitted and has ended does not count as the run before any more.
