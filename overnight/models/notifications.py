@@ -23,8 +23,6 @@ class Told(StrEnum):
     ESCALATED = "task.escalated"
     DAG_FINISHED = "dag.finished"
     NEEDS_BUDGET = "needs_you.budget"
-    NEEDS_APPROVAL = "needs_you.approval"
-    NEEDS_ANSWER = "needs_you.question"
     USAGE_50 = "usage.50"
     USAGE_80 = "usage.80"
     USAGE_100 = "usage.100"
@@ -36,8 +34,8 @@ class Told(StrEnum):
 
 #: What a new channel is subscribed to unless it says otherwise.
 USUAL_KINDS = (
-    *(Told.DEAD_LETTERED, Told.DAG_FINISHED, Told.NEEDS_BUDGET, Told.NEEDS_APPROVAL),
-    *(Told.NEEDS_ANSWER, Told.USAGE_80, Told.USAGE_100, Told.SCHEDULE_FAILED),
+    *(Told.DEAD_LETTERED, Told.DAG_FINISHED, Told.NEEDS_BUDGET),
+    *(Told.USAGE_80, Told.USAGE_100, Told.SCHEDULE_FAILED),
 )
 
 

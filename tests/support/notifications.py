@@ -8,7 +8,7 @@ from tests.support.deployment import Deployment
 
 EVERYTHING = (
     *("task.dead_lettered", "task.poisoned", "task.escalated", "dag.finished", "test"),
-    *("needs_you.budget", "needs_you.approval", "needs_you.question", "report.morning"),
+    *("needs_you.budget", "report.morning"),
     *("usage.50", "usage.80", "usage.100", "schedule.skipped", "schedule.failed", "worker.lost"),
 )
 

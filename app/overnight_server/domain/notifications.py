@@ -11,8 +11,6 @@ class NotificationKind(StrEnum):
     ESCALATED = "task.escalated"
     DAG_FINISHED = "dag.finished"
     NEEDS_BUDGET = "needs_you.budget"
-    NEEDS_APPROVAL = "needs_you.approval"
-    NEEDS_ANSWER = "needs_you.question"
     USAGE_50 = "usage.50"
     USAGE_80 = "usage.80"
     USAGE_100 = "usage.100"

@@ -16,8 +16,6 @@ HEADLINES = {
     NotificationKind.ESCALATED: "Task keeps failing",
     NotificationKind.DAG_FINISHED: "Graph finished",
     NotificationKind.NEEDS_BUDGET: "Budget used up, a task waits for you",
-    NotificationKind.NEEDS_APPROVAL: "A task waits for your approval",
-    NotificationKind.NEEDS_ANSWER: "A task has a question",
     NotificationKind.USAGE_50: "50 % of the hours used",
     NotificationKind.USAGE_80: "80 % of the hours used",
     NotificationKind.USAGE_100: "All hours used",
