@@ -4,21 +4,27 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
 from sqlalchemy import text
 
+from overnight.models.notifications import ChannelChange
 from overnight_server.api.http.exposition import expose
+from overnight_server.control.agents import PullAgentDescription, register
+from overnight_server.control.keys import Caller
+from overnight_server.control.notification_channels import Ways, change, remove
+from overnight_server.domain.ids import UserId
 from overnight_server.domain.results import Lost, Raised
 from overnight_server.insight.metrics import METRICS
 from overnight_server.maintenance.queue_metrics import count_new_events
 from overnight_server.outcome.presence import WorkerDescription, join
 from overnight_server.settings import load
-from overnight_server.store.db import APP, Db
+from overnight_server.store.db import APP, ActingUser, Db
 from tests.support.deployment import POOL, Deployment
 from tests.support.exposition import problems
 from tests.support.metrics import Scrape
@@ -34,14 +40,14 @@ RULES: dict[str, dict[str, Any]] = {
 }
 DASHBOARD = json.loads((FOLDER / "grafana-dashboard.json").read_text())
 SWEEPS = ("reap", "promote", "timeouts", "metrics")
-MINUTE = timedelta(minutes=1)
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 
 
 class Watched:
     """A deployment whose metrics are scraped, in which tests break something."""
 
     def __init__(self, deployment: Deployment, api: Db, stack: ExitStack) -> None:
-        self.deployment, self._api, self.stack = deployment, api, stack
+        self.deployment, self.api, self.stack = deployment, api, stack
         self.home = Path("/tmp")
         self.user = deployment.user()
         self.run_sweeps()
@@ -65,7 +71,7 @@ class Watched:
     def text(self) -> str:
         """Return the text of a scrape."""
         settings = load({"OVERNIGHT_HOME": str(self.home)})
-        return expose(self._api, settings).decode()
+        return expose(self.api, settings).decode()
 
     def scrape(self) -> Scrape:
         """Count all events and scrape."""
@@ -119,6 +125,20 @@ def leave_a_claim_unstarted(it: Watched) -> None:
     it.wait(2 * MINUTE)
 
 
+def freeze_an_agent(it: Watched) -> None:
+    caller = Caller(it.user, "", ())
+    register(it.deployment.dispatcher, caller, PullAgentDescription("laptop"))
+    it.deployment.move_clock(2 * MINUTE)
+    it.run_sweeps()
+
+
+def end_quiet_hours(it: Watched) -> None:
+    now = it.deployment.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
+    hours = {"quiet_from": now - HOUR, "quiet_to": now + HOUR, "quiet_zone": "UTC"}
+    add_delivery(it, **{name: _time(value) for name, value in hours.items()})
+    it.wait(HOUR + 11 * MINUTE)
+
+
 def freeze_a_worker(it: Watched) -> None:
     it.deployment.agent()
     it.deployment.move_clock(MINUTE)
@@ -145,13 +165,19 @@ def use_up_a_budget(it: Watched) -> None:
     join(it.deployment.dispatcher, WorkerDescription("paid:1:a", POOL, (), 1, budget_usd=0))
 
 
-def add_delivery(it: Watched) -> None:
-    add_channel(it.deployment, it.user)
+def add_delivery(it: Watched, user: UserId | None = None, **columns: Any) -> UUID:
+    """Add a channel with these columns, and a delivery that is due; return the channel."""
+    owner = user or it.user
+    channel = add_channel(it.deployment, owner, "task.dead_lettered", **columns)
     with it.deployment.owner.engine.begin() as tx:
         tx.execute(
-            text("SELECT record_notification(:user, 'test', 'one', NULL, NULL, '{}')"),
-            {"user": it.user},
+            text(
+                "SELECT record_notification(:user, 'task.dead_lettered', gen_random_uuid()::text,"
+                " NULL, NULL, '{}')"
+            ),
+            {"user": owner},
         )
+    return channel
 
 
 def stop_the_notifier(it: Watched) -> None:
@@ -193,11 +219,13 @@ BREAKS: list[tuple[str, Callable[[Watched], None]]] = [
     ("OvernightDispatchLag", leave_a_slot_free),
     ("OvernightClaimNotStarted", leave_a_claim_unstarted),
     ("OvernightAgentSilent", freeze_a_worker),
+    ("OvernightAgentSilent", freeze_an_agent),
     ("OvernightRunsLost", lose_runs),
     ("OvernightManyFailures", fail_runs),
     ("OvernightNoSandbox", take_the_sandbox_away),
     ("OvernightBudgetUsedUp", use_up_a_budget),
     ("OvernightDeliveriesLate", stop_the_notifier),
+    ("OvernightDeliveriesLate", end_quiet_hours),
     ("OvernightDeliveriesDead", give_up_a_delivery),
     ("OvernightDiskFull", fill_the_disk),
     ("OvernightOldSnapshot", keep_a_snapshot_open),
@@ -217,9 +245,50 @@ def test_the_alert_fires_when_the_thing_is_broken_and_not_before(
     assert evaluate(expression, watched.scrape(), before), expression
 
 
+def hold_deliveries_back(it: Watched) -> None:
+    """Let deliveries wait because users or receivers want it, or end because users want it."""
+    run, caller = it.deployment.run, Caller(it.user, "", ())
+    own = it.api.acting_for(ActingUser(it.user))
+    now = it.deployment.one("SELECT clock() AT TIME ZONE 'UTC' AS now")["now"]
+    hours = {"quiet_from": now - HOUR, "quiet_to": now + HOUR, "quiet_zone": "UTC"}
+    add_delivery(it, name="quiet", **{name: _time(value) for name, value in hours.items()})
+    asked = add_delivery(it, name="asked-to-wait")
+    run(
+        "UPDATE notification_channels SET blocked_until = clock() + interval '1 hour'"
+        " WHERE id = :id",
+        id=asked,
+    )
+    add_delivery(it, name="removed")
+    remove(own, caller, "removed")
+    add_delivery(it, name="disabled")
+    change(own, caller, "disabled", ChannelChange(enabled=False), Ways())
+    disabled = it.deployment.user()
+    add_delivery(it, disabled)
+    run("UPDATE users SET disabled_at = clock() WHERE id = :id", id=disabled)
+    old = add_delivery(it, name="given-up-before")
+    run(
+        "UPDATE notification_deliveries SET state = 'dead', error = 'no answer',"
+        " ended_at = clock() - interval '2 hours' WHERE channel_id = :id",
+        id=old,
+    )
+
+
+def _time(value: Any) -> Any:
+    return value.time() if isinstance(value, datetime) else value
+
+
 def test_no_alert_fires_in_a_deployment_that_works(watched: Watched) -> None:
+    hold_deliveries_back(watched)
+    watched.wait(11 * MINUTE)
     watched.deployment.agent()
-    add_delivery(watched)
+    caller = Caller(watched.user, "", ())
+    agent = register(watched.deployment.dispatcher, caller, PullAgentDescription("laptop"))
+    # It sends a heartbeat every 30 seconds.
+    watched.deployment.run(
+        "UPDATE agents SET last_heartbeat_at = clock() - interval '40 seconds' WHERE id = :id",
+        id=agent.agent_id,
+    )
+    add_delivery(watched, name="due")
     before = watched.scrape()
     run = watched.deployment.running(watched.user)
     watched.deployment.settle(run, Raised("error", "no", retryable=True))

@@ -13,9 +13,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy import text
 
+from overnight_server.control.agents import PullAgentDescription, register
 from overnight_server.control.cancel import cancel
 from overnight_server.control.edit import ANY, TaskEdit, edit
-from overnight_server.control.keys import issue
+from overnight_server.control.keys import Caller, issue
 from overnight_server.domain.ids import TaskId, UserId
 from overnight_server.domain.priority import tier
 from overnight_server.domain.results import Deferred, Lost, Raised, Returned, StoppedByBudget
@@ -248,6 +249,26 @@ def test_live_figures_need_no_sweep(deployment: Deployment, api: ApiUser) -> Non
     assert found.value("agent_utilization", agent_id="test-host") == 0.5
     assert found.value("overnight_agent_silence_seconds", agent_id="test-host") > 110
     assert 0 < found.value("overnight_disk_free_ratio", place="temporary") <= 1
+
+
+def test_agents_beyond_the_most_labels_are_one(deployment: Deployment, api: ApiUser) -> None:
+    deployment.agent(slots=1)
+    for _ in range(3):
+        caller = Caller(deployment.user(), "", ())
+        for number in range(70):
+            name = f"{caller.user_id.hex[-12:]}-{number}"
+            agent = PullAgentDescription(name, slots=1 + number % 2, budget_usd=1)
+            register(deployment.dispatcher, caller, agent)
+    deployment.running(api.user)
+
+    found = scrape(api)
+
+    names = found.find("overnight_agent_silence_seconds").keys()
+    assert len(names) == 200
+    assert {("test-host",), ("other",)} <= names
+    # Those with the most slots have names of their own, and no budget is lost.
+    assert found.total("budget_remaining_usd") == 210
+    assert found.value("budget_remaining_usd", agent="other") == 12
 
 
 def test_the_page_lists_every_metric_with_its_labels() -> None:

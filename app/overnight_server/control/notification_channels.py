@@ -26,6 +26,7 @@ from overnight.models.notifications import (
     Told,
 )
 from overnight_server.control.keys import Caller
+from overnight_server.domain.notifications import CHANNEL_DISABLED, CHANNEL_REMOVED
 from overnight_server.domain.webhook_signatures import show_secret
 from overnight_server.domain.windows import is_zone, parse_window
 from overnight_server.outbound.addresses import check_reachable, parse_address
@@ -151,7 +152,7 @@ def _set_enabled(tx: Connection, channel_id: UUID, *, is_enabled: bool) -> None:
         return
     disabled = tx.execute(statement("disable_channel"), {"channel": channel_id}).one_or_none()
     if disabled is not None:
-        _end_deliveries(tx, channel_id, "the channel was disabled")
+        _end_deliveries(tx, channel_id, CHANNEL_DISABLED)
 
 
 def remove(db: Db, caller: Caller, name: str) -> None:
@@ -163,7 +164,7 @@ def remove(db: Db, caller: Caller, name: str) -> None:
         row = tx.execute(statement("remove_channel"), params).one_or_none()
         if row is None:
             raise ChannelNotFound
-        _end_deliveries(tx, row.id, "the channel was removed")
+        _end_deliveries(tx, row.id, CHANNEL_REMOVED)
 
     db.atomically(work)
 

@@ -1,6 +1,12 @@
 """Kinds of notifications: the events about which a channel can be told."""
 
 from enum import StrEnum
+from typing import Final
+
+# Why deliveries of a channel are given up when its user does not want them any more.
+CHANNEL_DISABLED: Final = "the channel was disabled"
+CHANNEL_REMOVED: Final = "the channel was removed"
+ENDED_BY_USERS: Final = (CHANNEL_DISABLED, CHANNEL_REMOVED)
 
 
 class NotificationKind(StrEnum):

@@ -13,9 +13,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal
 
-from sqlalchemy import Connection, RowMapping
+from sqlalchemy import Connection
 
-from overnight_server.domain.queue_metrics import Hour, quantile
+from overnight_server.domain.notifications import ENDED_BY_USERS
+from overnight_server.domain.queue_metrics import MAX_LABEL_SETS, OTHER, Hour, quantile
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
@@ -62,6 +63,7 @@ METRICS: Final = _table(
     Metric("agent_heartbeat_misses_total", "Lost runs.", ("agent_id",), "counter"),
     Metric("agent_claim_success_rate", "Completed among ended runs.", ("agent_id",)),
     Metric("overnight_agent_silence_seconds", "Since the last heartbeat.", ("agent_id",)),
+    Metric("overnight_agent_overdue_seconds", "How long a heartbeat is overdue.", ("agent_id",)),
     Metric("overnight_slots", "Slots of live workers and agents."),
     Metric("overnight_slots_used", "Slots in use."),
     Metric("overnight_oldest_ready_seconds", "The longest wait of a next task that may start."),
@@ -72,7 +74,7 @@ METRICS: Final = _table(
     Metric("overnight_inbox_rows", "Rows of the inbox that wait."),
     Metric("overnight_outbox_deliveries", "Notifications that are to be sent."),
     Metric("overnight_outbox_lag_seconds", "How long the oldest notification is overdue."),
-    Metric("overnight_outbox_dead_deliveries", "Notifications that were given up."),
+    Metric("overnight_outbox_dead_deliveries", "Notifications given up within an hour."),
     Metric("overnight_oldest_xmin_transactions", "The age of the oldest snapshot in Postgres."),
     Metric("overnight_database_bytes", "The size of the database."),
     Metric("overnight_disk_free_ratio", "The free share of a file system.", ("place",)),
@@ -126,7 +128,11 @@ Found = tuple[str, Sequence[str], float | Decimal]
 
 
 def _read(tx: Connection, liveness: timedelta) -> Iterator[Found]:
-    params = {"liveness": liveness.total_seconds(), "limit": MOST_COUNTED}
+    params = {
+        "liveness": liveness.total_seconds(),
+        "limit": MOST_COUNTED,
+        "ended_by_users": list(ENDED_BY_USERS),
+    }
     live = tx.execute(statement("live_metrics"), params).mappings().one()
     for column, name in LIVE.items():
         yield name, (), live[column]
@@ -140,23 +146,20 @@ def _read(tx: Connection, liveness: timedelta) -> Iterator[Found]:
         yield TOTALS[name], (), 0
     for row in tx.execute(statement("metric_sweeps")):
         yield "overnight_sweep_age_seconds", (row.name,), row.age
-    yield from _agents(tx)
+    yield from _agents(tx, liveness)
     yield from _hours(tx, live["at"], live["running_usd"])
 
 
-def _agents(tx: Connection) -> Iterator[Found]:
-    """Yield the metrics of agents; workers of one host are one agent."""
-    agents: dict[str, list[RowMapping]] = {}
-    for row in tx.execute(statement("metric_agents"), {"limit": MOST_COUNTED}).mappings():
-        agents.setdefault(row["name"], []).append(row)
-    for name, rows in agents.items():
-        slots = sum(row["slots"] for row in rows)
-        yield "agent_utilization", (name,), sum(row["busy"] for row in rows) / max(slots, 1)
-        silence = max(row["silent_seconds"] for row in rows)
-        yield "overnight_agent_silence_seconds", (name,), silence
-        budgets = [row["budget_remaining_usd"] for row in rows]
-        if left := [usd for usd in budgets if usd is not None]:
-            yield "budget_remaining_usd", (name,), sum(left)
+def _agents(tx: Connection, liveness: timedelta) -> Iterator[Found]:
+    """Yield the metrics of agents; those beyond the most names are one agent."""
+    params = {"liveness": liveness.total_seconds(), "most": MAX_LABEL_SETS, "other": OTHER}
+    for row in tx.execute(statement("metric_agents"), params):
+        name = (row.name,)
+        yield "agent_utilization", name, float(row.busy) / max(row.slots, 1)
+        yield "overnight_agent_silence_seconds", name, row.silent_seconds
+        yield "overnight_agent_overdue_seconds", name, row.overdue_seconds
+        if row.budget_remaining_usd is not None:
+            yield "budget_remaining_usd", name, row.budget_remaining_usd
 
 
 def _hours(tx: Connection, now: datetime, running_usd: Decimal) -> Iterator[Found]:

@@ -86,7 +86,8 @@ HAVING count(*) > 0
 -- name: live_metrics
 -- What is true at this moment. Each figure reads what an index holds of active tasks, of lanes or of open rows, and at
 -- most :limit of them; none reads the tasks that wait. Of the lanes it reads those that were served longest ago, in the
--- order of their index: 100 for each group of pools that skip them and each number of active tasks.
+-- order of their index: 100 for each group of pools that skip them and each number of active tasks. A notification is
+-- overdue since its channel may be sent to: not during quiet hours, nor while its receiver wants to be left alone.
 WITH RECURSIVE active AS MATERIALIZED (
     SELECT state, claimed_at, expires_at, run_cost_usd FROM tasks WHERE state IN ('claimed', 'running', 'validating')
 ), lane_group AS (
@@ -113,6 +114,16 @@ WITH RECURSIVE active AS MATERIALIZED (
                           WHERE t.user_id = l.user_id AND t.state = 'ready'
                           ORDER BY t.sort_key, t.id
                           LIMIT 1) first
+), waiting_channel AS (
+    (SELECT channel_id FROM notification_deliveries WHERE ended_at IS NULL ORDER BY channel_id LIMIT 1)
+    UNION ALL
+    SELECT (SELECT d.channel_id
+              FROM notification_deliveries d
+             WHERE d.ended_at IS NULL AND d.channel_id > w.channel_id
+             ORDER BY d.channel_id
+             LIMIT 1)
+      FROM waiting_channel w
+     WHERE w.channel_id IS NOT NULL
 ), slots AS (
     SELECT coalesce(sum(g.slots), 0) AS offered
       FROM agents g
@@ -128,9 +139,31 @@ SELECT clock() AS at,
        (SELECT offered FROM slots) AS slots,
        (SELECT count(*) FROM active) AS slots_used,
        (SELECT count(*) FROM (SELECT FROM notification_deliveries WHERE ended_at IS NULL LIMIT :limit) d) AS outbox,
-       (SELECT coalesce(max(extract(epoch FROM clock() - d.due_at)), 0)::float8
-          FROM (SELECT due_at FROM notification_deliveries WHERE ended_at IS NULL AND due_at < clock() LIMIT :limit) d) AS outbox_lag,
-       (SELECT count(*) FROM (SELECT FROM notification_deliveries WHERE 'dead' = state LIMIT :limit) d) AS dead_deliveries,
+       (SELECT greatest(coalesce(max(extract(epoch FROM clock() - greatest(
+                    d.due_at, c.blocked_until, next_daily(c.quiet_zone, c.quiet_to, clock() - interval '1 day')))), 0), 0)::float8
+          FROM (SELECT channel_id FROM waiting_channel WHERE channel_id IS NOT NULL LIMIT :limit) w
+          JOIN notification_channels c ON c.id = w.channel_id
+          JOIN users u ON u.id = c.user_id
+         CROSS JOIN LATERAL (SELECT due_at
+                               FROM notification_deliveries
+                              WHERE channel_id = c.id AND ended_at IS NULL
+                              ORDER BY due_at
+                              LIMIT 1) d
+         WHERE u.disabled_at IS NULL
+           -- As may_send says; that needs the whole row, with secrets that are not read here.
+           AND c.removed_at IS NULL AND c.disabled_at IS NULL
+           AND (c.blocked_until IS NULL OR c.blocked_until <= clock())
+           AND NOT is_quiet(c.quiet_zone, c.quiet_from, c.quiet_to)) AS outbox_lag,
+       (SELECT count(*)
+          FROM (SELECT
+                  FROM notification_deliveries d
+                  JOIN users u ON u.id = d.user_id
+                 WHERE d.state = 'dead'
+                   AND d.ended_at > clock() - interval '1 hour'
+                   AND d.kind <> 'test'
+                   AND coalesce(d.error, '') <> ALL (CAST(:ended_by_users AS text[]))
+                   AND u.disabled_at IS NULL
+                 LIMIT :limit) d) AS dead_deliveries,
        (SELECT count(*) FROM (SELECT FROM inbox WHERE outcome IS NULL LIMIT :limit) i) AS inbox,
        greatest(
            (SELECT max(age(backend_xmin)) FROM pg_stat_activity WHERE pid <> pg_backend_pid()),
@@ -139,18 +172,30 @@ SELECT clock() AS at,
        pg_database_size(current_database()) AS database_bytes;
 
 -- name: metric_agents
--- Workers and pull agents that are not offline, and how many of their slots are in use.
+-- Workers and pull agents that are not offline, and how many of their slots are in use; the workers of one host are one.
+-- There are :most names: those of workers come first, then those with the most slots. The others are one, named :other.
 WITH held AS MATERIALIZED (
     SELECT claimed_by, count(*) AS busy FROM tasks WHERE state IN ('claimed', 'running', 'validating') GROUP BY claimed_by
+), named AS MATERIALIZED (
+    SELECT left(coalesce(g.name, split_part(g.id, ':', 1)), 100) AS name, g.kind, g.slots, g.budget_remaining_usd,
+           coalesce(h.busy, 0) AS busy,
+           extract(epoch FROM clock() - g.last_heartbeat_at)::float8 AS silent_seconds,
+           coalesce(g.stale_after_seconds, :liveness) AS stale_after
+      FROM agents g
+      LEFT JOIN held h ON h.claimed_by = g.id
+     WHERE g.status <> 'offline'
+), ranked AS (
+    SELECT name, row_number() OVER (ORDER BY bool_and(kind = 'pull'), sum(slots) DESC, name) AS rank
+      FROM named
+     GROUP BY name
 )
-SELECT left(coalesce(g.name, split_part(g.id, ':', 1)), 100) AS name, g.status, g.slots, g.budget_remaining_usd,
-       coalesce(h.busy, 0) AS busy,
-       extract(epoch FROM clock() - g.last_heartbeat_at)::float8 AS silent_seconds
-  FROM agents g
-  LEFT JOIN held h ON h.claimed_by = g.id
- WHERE g.status <> 'offline'
- ORDER BY g.id
- LIMIT :limit;
+SELECT CASE WHEN r.rank < :most THEN n.name ELSE :other END AS name, sum(n.slots) AS slots, sum(n.busy) AS busy,
+       sum(n.budget_remaining_usd) AS budget_remaining_usd, max(n.silent_seconds) AS silent_seconds,
+       greatest(max(n.silent_seconds - n.stale_after), 0)::float8 AS overdue_seconds
+  FROM named n
+  JOIN ranked r ON r.name = n.name
+ GROUP BY 1
+ ORDER BY 1;
 
 -- name: metric_sweeps
 SELECT name, extract(epoch FROM clock() - coalesce(finished_at, started_at))::float8 AS age FROM sweeps ORDER BY name;

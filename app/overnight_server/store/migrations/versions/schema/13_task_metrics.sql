@@ -77,5 +77,5 @@ AS $$
     SELECT t.state, t.from_priority, t.to_priority, count(*) FROM taken t GROUP BY t.state, t.from_priority, t.to_priority
 $$;
 
--- For the number of messages that were given up.
-CREATE INDEX notification_deliveries_dead ON notification_deliveries (id) WHERE state = 'dead';
+-- For the number of messages that were given up within the last hour.
+CREATE INDEX notification_deliveries_dead ON notification_deliveries (ended_at) WHERE state = 'dead';
