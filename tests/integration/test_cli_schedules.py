@@ -190,6 +190,28 @@ def test_schedules_of_our_own_form_are_imported_and_previewed(
     assert [schedule["name"] for schedule in read("list")] == ["nightly"]
 
 
+def test_a_repeated_import_moves_no_fire_time(user: ApiUser, tmp_path: Path) -> None:
+    file = tmp_path / "schedules.yaml"
+    file.write_text(
+        "schedules:\n"
+        "  - {name: often, when: every 90 minutes, task: {title: a}}\n"
+        "  - {name: once, when: in 2 hours, task: {title: b}}\n",
+        encoding="utf-8",
+    )
+    run("schedule", "import", str(file))
+    times = [schedule["next_fire_at"] for schedule in read("list")]
+
+    user.deployment.set_clock(at("2026-07-01T12:40Z"))
+    run("schedule", "import", str(file))
+    assert [schedule["next_fire_at"] for schedule in read("list")] == times
+    sweep(user, "2026-07-01T14:10Z")
+    last = run("schedule", "import", str(file))
+
+    assert "once has fired for the last time; nothing was changed" in last.stdout, last.stderr
+    sweep(user, "2026-07-02T14:10Z")
+    assert [task["title"] for task in submitted(user.deployment)].count("b") == 1
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

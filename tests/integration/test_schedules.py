@@ -500,6 +500,27 @@ def test_an_edit_keeps_a_fire_time_that_its_jitter_delays(
     assert outcomes(deployment, schedule)[0] == ("07-01 13:00", "queued")
 
 
+@pytest.mark.parametrize("when", ["every 90 minutes", "in 2 hours"])
+def test_an_edit_to_the_same_time_moves_no_fire_time(
+    deployment: Deployment, user: UserId, when: str
+) -> None:
+    schedule = add(deployment, user, when, zone="Europe/Berlin")
+    before = deployment.one("SELECT * FROM schedules")
+    deployment.set_clock(NOON + timedelta(minutes=40))
+    changes = ScheduleEdit(when=when, zone="Europe/Berlin", task={"title": "another"})
+
+    acts.edit_schedule(deployment.app, user, schedule, changes, SETTINGS, editions={"*"}, actor=ME)
+
+    after = deployment.one("SELECT * FROM schedules")
+    changed = {name for name in before if before[name] != after[name]}
+    assert changed == {"task", "edition"}
+    acts.edit_schedule(
+        deployment.app, user, schedule, ScheduleEdit(zone="UTC"), SETTINGS, editions={"*"}, actor=ME
+    )
+    moved = deployment.one("SELECT * FROM schedules")
+    assert moved["next_fire_at"] == before["next_fire_at"] + timedelta(minutes=40)
+
+
 @pytest.mark.parametrize(
     ("fields", "field"),
     [

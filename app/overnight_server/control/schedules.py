@@ -117,9 +117,11 @@ def edit_schedule(
     editions: Collection[str],
     actor: str,
 ) -> None:
-    """Change a schedule, if its edition is one of `editions`; its next fire time is found anew.
+    """Change a schedule, if its edition is one of `editions`.
 
-    Fire times that are due already happen as before the change. Raises ScheduleNotFound,
+    If its time or zone changes, its next fire time is found anew: words such as `in 2 hours` count
+    from now then, but not if they are what the schedule has. Fire times that are due already happen
+    as before the change. Raises ScheduleNotFound,
     PreconditionFailed, and what `add_schedule` raises.
     """
     fields = {name: getattr(changes, name) for name in changes.model_fields_set}
@@ -134,7 +136,8 @@ def edit_schedule(
         tx.execute(statement("set_actor"), {"actor": actor})
         body = validate(ScheduleCreate, _merged(schedule, fields))
         _check_name(tx, user_id, schedule_id, body.name)
-        kept = None if fields.keys() & {"when", "zone"} else schedule
+        is_same = (body.when, body.zone) == (schedule.said, schedule.zone)
+        kept = schedule if is_same else None
         definition = _define(tx, user_id, schedule_id, body, settings, kept=kept)
         tx.execute(statement("edit_schedule"), _columns(user_id, schedule_id, definition))
 

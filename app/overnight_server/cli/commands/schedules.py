@@ -440,9 +440,12 @@ def _import_one(client: "Client", entry: dict[str, Any], *, dry_run: bool) -> di
     if not existing:
         client.schedules.create(body.name, body.when, **fields)
         return {"name": body.name, "result": "created"}
+    [known] = existing
+    if known.next_fire_at is None and (known.when, known.zone) == (body.when, body.zone):
+        return {"name": body.name, "result": "has fired for the last time; nothing was changed"}
     # Whether it is paused is decided by people after the first import.
     changes = {name: value for name, value in fields.items() if name != "paused"}
-    client.schedules.edit(existing[0].id, when=body.when, **changes)
+    client.schedules.edit(known.id, when=body.when, **changes)
     return {"name": body.name, "result": "changed"}
 
 
