@@ -13,6 +13,7 @@ from overnight_server.maintenance.schedules import fire_schedules
 from tests.support.api_user import ApiUser, serve_api
 from tests.support.command import run
 from tests.support.deployment import Deployment
+from tests.support.receivers import http_receiver
 from tests.support.schedules import SETTINGS, at, submitted
 
 NOON = at("2026-07-01T12:00Z")
@@ -155,7 +156,6 @@ def test_the_jobs_of_a_scheduler_are_imported(user: ApiUser, tmp_path: Path) -> 
 
     assert first.stdout == "nightly-maintenance created\nweekly-audit created\n", first.stderr
     assert again.stdout == "nightly-maintenance changed\nweekly-audit changed\n"
-    assert f"director_url is the server: {user.http.base_url}" in first.stderr
     assert "agent_url is ignored" in first.stderr
     assert "jobs.1.agent_url is ignored" in first.stderr
     nightly, weekly = read("list")
@@ -210,6 +210,23 @@ def test_a_repeated_import_moves_no_fire_time(user: ApiUser, tmp_path: Path) -> 
     assert "once has fired for the last time; nothing was changed" in last.stdout, last.stderr
     sweep(user, "2026-07-02T14:10Z")
     assert [task["title"] for task in submitted(user.deployment)].count("b") == 1
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_file_cannot_name_the_server_that_gets_the_key(
+    user: ApiUser, tmp_path: Path, options: list[str]
+) -> None:
+    with http_receiver() as receiver:
+        file = tmp_path / "scheduler.yaml"
+        file.write_text(SCHEDULER_YAML.format(url=receiver.url("")), encoding="utf-8")
+
+        refused = run("schedule", "import", str(file), *options)
+
+    assert refused.exit_code == Code.USAGE
+    assert receiver.url("") in refused.stderr
+    assert f"--url {user.http.base_url}" in refused.stderr
+    assert receiver.requests == []
+    assert read("list") == []
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ a new schedule. The other form is an object with `jobs`: each has a name, a cron
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import urlsplit
 
 from overnight_server.cli.commands import batch_files
 
@@ -17,6 +18,7 @@ JOB_FIELDS = frozenset(
     {*SPEC_FIELDS, "name", "schedule", "cron", "prompt", "timeout", "timeout_seconds", "project"}
     | {"enabled", "timezone", "zone", "agent", "agent_url", "tags", "priority"}
 )
+PORTS = {"http": 80, "https": 443}
 MAX_TITLE_LENGTH = 120
 ONLY_ONE = "must be an object with schedules or jobs, or a list of schedules"
 
@@ -50,6 +52,25 @@ def parse(text: str) -> ScheduleFile:
     if not found.schedules:
         raise NotASchedule("holds no schedule")
     return found
+
+
+def is_same_server(first: str, second: str) -> bool:
+    """Return whether two URLs name one server.
+
+    >>> is_same_server("https://Queue.example:443/", "https://queue.example")
+    True
+    >>> is_same_server("http://queue.example", "https://queue.example")
+    False
+    """
+    return _server(first) == _server(second)
+
+
+def _server(url: str) -> object:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme, parts.hostname, parts.port or PORTS.get(parts.scheme)
+    except ValueError:
+        return url
 
 
 def _own(schedule: object) -> dict[str, Any]:

@@ -358,14 +358,24 @@ def import_(
     for warning in content.warnings:
         output.note(f"{file}: {warning}")
     if content.url is not None and url is None:
-        output.note(f"{file}: director_url is the server: {content.url}")
-    with connection.client(url or content.url, api_key_file) as client:
+        _check_server(file, content.url, api_key_file)
+    with connection.client(url, api_key_file) as client:
         results = [_import_one(client, entry, dry_run=dry_run) for entry in content.schedules]
     if as_json:
         output.document(results)
         return
     for result in results:
         output.line(f"{result['name']} {result['result']}")
+
+
+def _check_server(file: str, named: str, key_file: Path | None) -> None:
+    """Raise CommandFailure if a file names another server than the one that the key is for."""
+    own = connection.find_server(None, key_file).url
+    if schedule_files.is_same_server(named, own):
+        return
+    message = f"{file}: director_url is {named}, but your API key is for {own}. Nothing was sent."
+    hint = f"Pass --url {own}, or --url {named} if that server may have your key."
+    raise CommandFailure(message, hint=hint, code=Code.USAGE)
 
 
 def resolve(client: "Client", reference: str) -> str:
