@@ -16,6 +16,8 @@ from aiosmtpd.smtp import AuthResult, Envelope, LoginPassword, Session
 
 from overnight_server.domain.notifications import NotificationKind
 from overnight_server.local.ports import free_port
+from overnight_server.notifier import delivery_rows
+from overnight_server.notifier.delivery_rows import DueChannel
 from overnight_server.settings import Settings
 from overnight_server.store.notifications import record_notification
 from tests.support.deployment import Deployment
@@ -221,6 +223,38 @@ def test_a_mail_server_that_hangs_or_is_down_delays_no_webhook(deployment: Deplo
             row = wait_for_try(deployment)
 
     assert "did not answer within 2 seconds" in row["error"]
+
+
+def test_many_channels_that_wait_for_a_place_keep_no_processor_busy(
+    deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[int] = []
+    find = delivery_rows.find_channels
+
+    def counted(*arguments: Any, **options: Any) -> list[DueChannel]:
+        found = find(*arguments, **options)
+        passes.append(len(found))
+        return found
+
+    monkeypatch.setattr(delivery_rows, "find_channels", counted)
+    for _ in range(4):
+        user = deployment.user()
+        for _ in range(20):
+            add_mail(deployment, user)
+        tell(deployment, user, "render")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = mail_settings(
+            silent.getsockname()[1], delivery_timeout=3, notifier_poll_interval=30
+        )
+        with notifying(deployment.dispatcher, settings):
+            wait_until(lambda: len(passes) > 1, what="a pass without a free place")
+            time.sleep(1)
+            looked = len(passes)
+
+    assert looked < 10
+    # The places were all in use, so no channel was found any more.
+    assert passes[0] == 50
+    assert passes[looked - 1] == 0
 
 
 def test_a_mail_server_that_closes_early_is_tried_again(deployment: Deployment) -> None:

@@ -121,9 +121,24 @@ class Ended:
     is_disabled: bool = False
 
 
-def find_channels(db: Db, *, per_channel: int, limit: int) -> list[DueChannel]:
-    """Return channels to which something may be sent now, those that work first."""
-    params = {"per_channel": per_channel, "limit": limit}
+def find_channels(
+    db: Db,
+    *,
+    kinds: Sequence[str],
+    failing_kinds: Sequence[str],
+    per_channel: int,
+    limit: int,
+) -> list[DueChannel]:
+    """Return channels to which something may be sent now, those that work first.
+
+    They are of these kinds; those whose last message failed are of `failing_kinds`.
+    """
+    params = {
+        "kinds": list(kinds),
+        "failing_kinds": list(failing_kinds),
+        "per_channel": per_channel,
+        "limit": limit,
+    }
     rows = db.atomically(
         lambda tx: tx.execute(statement("channels_with_due_deliveries"), params).all()
     )

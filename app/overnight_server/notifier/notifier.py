@@ -151,13 +151,17 @@ class Notifier:
         channels = await self._threads.call(
             delivery_rows.find_channels,
             self._threads.db,
+            kinds=self._free_kinds(is_failing=False),
+            failing_kinds=self._free_kinds(is_failing=True),
             per_channel=PER_CHANNEL,
             limit=CHANNELS_PER_PASS,
         )
         for channel in channels:
             if not self._stopped.is_set():
                 await self._send_to(channel)
-        if len(channels) == CHANNELS_PER_PASS and self._free("http", is_failing=False):
+        # Something was sent to these, or there was no place left for it: then they are not found
+        # again before a message has ended.
+        if len(channels) == CHANNELS_PER_PASS:
             self._has_news.set()
 
     async def _send_to(self, channel: DueChannel) -> None:
@@ -177,6 +181,10 @@ class Notifier:
             task = asyncio.get_running_loop().create_task(self._deliver(way, message))
             self._sending[task] = way, channel.is_failing
             task.add_done_callback(self._sending.pop)
+
+    def _free_kinds(self, *, is_failing: bool) -> list[str]:
+        """Return the kinds of channels to which a further message may be sent now."""
+        return [kind for kind, way in WAYS.items() if self._free(way, is_failing=is_failing)]
 
     def _free(self, way: str, *, is_failing: bool) -> int:
         """Return how many further messages may be in progress."""

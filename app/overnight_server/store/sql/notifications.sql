@@ -22,6 +22,7 @@ SELECT c.id, c.kind, c.failures > 0 AS is_failing
   JOIN notification_channels c ON c.id = w.channel_id
   JOIN users u ON u.id = c.user_id
  WHERE u.disabled_at IS NULL
+   AND c.kind = ANY (CAST(CASE WHEN c.failures > 0 THEN :failing_kinds ELSE :kinds END AS text[]))
    AND CASE WHEN may_send(c)
             THEN EXISTS (SELECT 1 FROM notification_deliveries d
                           WHERE d.channel_id = c.id AND d.ended_at IS NULL AND d.due_at <= clock())
