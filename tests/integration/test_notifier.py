@@ -1,5 +1,7 @@
 """The notifier: each event reaches its channels, in order, whatever the receivers do."""
 
+import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
@@ -13,6 +15,7 @@ from overnight_server.domain.notifications import NotificationKind
 from overnight_server.domain.webhook_signatures import SignatureRefused, verify
 from overnight_server.local.ports import free_port
 from overnight_server.notifier import delivery_rows
+from overnight_server.notifier.resolver import LOOKUPS_PER_USER
 from overnight_server.store.db import Db
 from overnight_server.store.notifications import record_notification
 from tests.support.deployment import Deployment
@@ -418,3 +421,35 @@ def test_slack_gets_text_without_markup_of_its_own(
     text = receiver.requests[0].json["text"]
     assert text.startswith("80 % of the hours used: &lt;!channel&gt; &amp; co")
     assert "webhook-signature" not in receiver.requests[0].headers
+
+
+def test_slow_name_servers_of_one_user_delay_no_other_user(
+    deployment: Deployment, receiver: HttpReceiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A test's notifier has few threads for names: one per processor, and four."""
+    asked: list[str] = []
+    answered = threading.Event()
+    look_up = socket.getaddrinfo
+
+    def slow(host: str, *arguments: Any, **options: Any) -> Any:
+        if host == "slow.invalid":
+            asked.append(host)
+            answered.wait(30)
+            raise socket.gaierror(socket.EAI_AGAIN, "no answer")
+        return look_up(host, *arguments, **options)
+
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    busy, other = deployment.user(), deployment.user()
+    for _ in range(20):
+        add_channel(deployment, busy, url="http://slow.invalid/")
+    add_channel(deployment, other, url=receiver.url().replace("127.0.0.1", "localhost"))
+    tell(deployment, busy)
+    with notifying(deployment.dispatcher, notifier_settings(delivery_timeout=1)):
+        wait_until(lambda: len(asked) >= LOOKUPS_PER_USER, what="the slow lookups")
+        # Their senders have stopped waiting, but their threads have not.
+        time.sleep(1.5)
+        tell(deployment, other)
+        wait_until(receiver.received, what="the message to the other user")
+        assert len(asked) == LOOKUPS_PER_USER
+        answered.set()

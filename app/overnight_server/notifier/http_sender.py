@@ -18,8 +18,9 @@ from overnight_server.domain.delivery_outcomes import (
 from overnight_server.domain.webhook_signatures import signed_headers
 from overnight_server.notifier.contents import describe, webhook_body
 from overnight_server.notifier.delivery_rows import Message
+from overnight_server.notifier.resolver import Resolver
 from overnight_server.outbound.addresses import parse_address
-from overnight_server.outbound.machines import NOT_CONNECTED, build_request, find_machine
+from overnight_server.outbound.machines import NOT_CONNECTED, build_request
 
 USER_AGENT = "Overnight"
 GONE = 410
@@ -34,6 +35,7 @@ class HttpSender:
     def __init__(self, *, seconds: float, base_url: str | None = None) -> None:
         self._seconds = seconds
         self._base_url = base_url
+        self._resolver = Resolver()
         # The environment's proxies would connect to another address than the one that was checked.
         # No connection is kept, because two hosts may be at one address.
         self._http = httpx2.AsyncClient(
@@ -79,7 +81,9 @@ class HttpSender:
             address = parse_address(channel.address, field="address")
         except InvalidRequest as error:
             return NotDelivered(str(error)[:200], is_final=True)
-        machine = await find_machine(address, private_allowed=channel.private_allowed)
+        machine = await self._resolver.find(
+            channel.user_id, address, private_allowed=channel.private_allowed
+        )
         request = build_request(
             self._http,
             "POST",

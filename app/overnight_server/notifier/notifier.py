@@ -32,6 +32,7 @@ from overnight_server.notifier.delivery_rows import DueChannel, Message, Result
 from overnight_server.notifier.http_sender import HttpSender
 from overnight_server.notifier.mail_sender import MailSender, MailServer
 from overnight_server.notifier.report_content import build_morning_report
+from overnight_server.notifier.resolver import RESOLVER_THREADS
 from overnight_server.notifier.service_sender import MissingSender, open_service_sender
 from overnight_server.settings import Settings
 from overnight_server.store.db import DISPATCHER, Db, Timeouts
@@ -50,7 +51,6 @@ GIVE_UP_SECONDS = 60.0
 REPORTS_AT_ONCE = 500
 # A claim outlasts its try by so much, so that no other notifier sends the message meanwhile.
 LEASE_MARGIN_SECONDS = 30.0
-RESOLVER_THREADS = 32
 NO_MAIL = MissingSender("the notifier has no mail server: OVERNIGHT_SMTP_HOST is not set there")
 
 
