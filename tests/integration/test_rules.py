@@ -242,6 +242,24 @@ def test_a_rule_that_cannot_file_keeps_the_reason_and_stops_no_other(
     assert apply_rules(api_user.deployment.dispatcher, settings) == 0
 
 
+def test_a_pass_that_stops_early_starves_nobody(
+    api_user: ApiUser, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("overnight_server.store.pass_limit.PASS_SECONDS", 0)
+    users = [api_user, *(api_user.new_user() for _ in range(2))]
+    api_user.deployment.run("UPDATE users SET max_concurrent_agents = 100, max_pending = 1000")
+    for user in users:
+        add(user, name="a", min_tasks=1)
+        add(user, name="b", min_tasks=1, above=0.5)
+        end(user, 1, completes=False)
+
+    # Each pass applies one rule.
+    passes = [apply_rules(api_user.deployment.dispatcher, settings) for _ in range(6)]
+
+    assert passes == [1] * 6
+    assert len(filed(api_user)) == 6
+
+
 def test_a_wrong_rule_is_refused(api_user: ApiUser) -> None:
     add(api_user, name="taken")
     for fields, code in (

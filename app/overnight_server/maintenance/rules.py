@@ -22,8 +22,7 @@ def apply_rules(db: Db, settings: Settings) -> int:
     """Apply every rule; return how many tasks were filed.
 
     A rule that is refused or fails keeps the reason on its row and does not affect the others. A
-    pass that takes long stops; what it left is done by the next one, because rules whose tasks are
-    filed cost little.
+    pass that takes long stops; the next one begins with what it left.
     """
     rules = db.atomically(_active_rules)
     limit, filed = PassLimit(), 0
@@ -57,4 +56,4 @@ def _apply(db: Db, user_id: UserId, rule_id: RuleId, settings: Settings) -> int:
 
 
 def _note(tx: Connection, *, rule_id: RuleId, problem: str | None) -> None:
-    tx.execute(statement("note_rule_problem"), {"rule_id": rule_id, "problem": problem})
+    tx.execute(statement("note_rule_applied"), {"rule_id": rule_id, "problem": problem})

@@ -33,13 +33,13 @@ SELECT r.id, r.name, r.figure, r.grouped_by, r.subject, r.threshold, r.window_se
  ORDER BY r.name;
 
 -- name: active_improvement_rules
--- The rules of all users who are not disabled.
+-- The rules of all users who are not disabled, those first that were looked at longest ago: a pass may stop before the end.
 SELECT r.id, r.user_id
   FROM improvement_rules r
   JOIN users u ON u.id = r.user_id
  WHERE r.removed_at IS NULL
    AND u.disabled_at IS NULL
- ORDER BY r.user_id, r.name;
+ ORDER BY r.applied_at NULLS FIRST, r.user_id, r.name;
 
 -- name: read_improvement_rule
 SELECT id, name, figure, grouped_by, subject, threshold, window_seconds, min_tasks, template
@@ -124,8 +124,5 @@ SELECT i.task_id
 INSERT INTO improvement_tasks (rule_id, user_id, subject, task_id, evidence)
 VALUES (:rule_id, :user_id, :subject, :task_id, CAST(:evidence AS jsonb));
 
--- name: note_rule_problem
-UPDATE improvement_rules
-   SET problem = CAST(:problem AS text)
- WHERE id = :rule_id
-   AND problem IS DISTINCT FROM CAST(:problem AS text);
+-- name: note_rule_applied
+UPDATE improvement_rules SET applied_at = clock(), problem = CAST(:problem AS text) WHERE id = :rule_id;

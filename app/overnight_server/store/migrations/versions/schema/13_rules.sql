@@ -2,7 +2,8 @@
 
 -- A rule about the ended tasks of a user in a window, grouped by type, tag or agent; `subject` is the one group that it
 -- concerns, NULL for each. If `figure` of at least `min_tasks` tasks is above `threshold`, a task is made from
--- `template`. `problem` says why that last failed. Rows are never deleted.
+-- `template`. `problem` says why that last failed. `applied_at` is when it was last looked at: the oldest is next. Rows are
+-- never deleted.
 CREATE TABLE improvement_rules (
     id UUID NOT NULL,
     user_id UUID NOT NULL,
@@ -18,6 +19,7 @@ CREATE TABLE improvement_rules (
     created_at TIMESTAMP WITH TIME ZONE DEFAULT clock() NOT NULL,
     removed_at TIMESTAMP WITH TIME ZONE,
     problem TEXT,
+    applied_at TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
     CONSTRAINT improvement_rules_figure_known CHECK (figure IN ('cost_usd', 'duration_seconds', 'failure_rate', 'retries')),
     CONSTRAINT improvement_rules_group_known CHECK (grouped_by IN ('agent', 'tag', 'type')),
