@@ -258,6 +258,11 @@ class LogEvent(Enum):
         "file user error",
         "No task was made of a file in the watched folder; it was moved to `refused` there.",
     )
+    FILE_WAITS = (
+        INFO,
+        "file user error",
+        "A file of the watched folder, and those after it, wait for a limit. Every ten minutes.",
+    )
     FILE_STUCK = (
         ERROR,
         "user error",

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -165,16 +166,70 @@ def test_a_file_under_a_name_that_was_used_is_another_file(
 
 
 def test_a_full_queue_lets_files_wait_in_their_order(
-    deployment: Deployment, folder: Path, user: UserId, sweep: Callable[[], int]
+    deployment: Deployment,
+    folder: Path,
+    user: UserId,
+    sweep: Callable[[], int],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    deployment.run("UPDATE users SET max_pending = 1")
+    caplog.set_level("INFO", logger="overnight")
+    deployment.run("UPDATE users SET max_pending = 2")
+    deployment.task(user, title="before")
     put(folder, "a.json", LIST)
     put(folder, "b.yaml", TASK)
 
-    assert sweep() == 0
+    assert [sweep(), sweep()] == [0, 0]
+    [line] = re.findall(r"queue=file_waits ([^\n]*)", caplog.text)
+    assert "file=a.json user=ada" in line
+    assert "the limit is 2" in line
     deployment.run("UPDATE users SET max_pending = 10")
     assert sweep() == 2
-    assert titles(deployment) == ["one", "two", "from a file"]
+    assert titles(deployment) == ["before", "one", "two", "from a file"]
+
+
+def test_a_file_that_can_never_fit_is_refused_and_holds_back_nothing(
+    deployment: Deployment, folder: Path, user: UserId, sweep: Callable[[], int]
+) -> None:
+    deployment.run("UPDATE users SET max_pending = 2")
+    put(folder, "a.json", json.dumps([{"title": str(number)} for number in range(3)]))
+    put(folder, "b.yaml", TASK)
+
+    assert sweep() == 2
+
+    assert titles(deployment) == ["from a file"]
+    reason = (folder / "refused/a.json.reason.txt").read_text()
+    assert "has 3 tasks, but at most 2 may wait" in reason
+
+
+def test_tasks_that_were_submitted_before_do_not_count(
+    deployment: Deployment, folder: Path, user: UserId, sweep: Callable[[], int]
+) -> None:
+    tasks = [{"title": str(number), "idempotency_key": f"k{number}"} for number in range(3)]
+    put(folder, "a.json", json.dumps(tasks[:2]))
+    assert sweep() == 1
+    deployment.run("UPDATE users SET max_pending = 2")
+    put(folder, "b.json", json.dumps(tasks))
+
+    assert sweep() == 0
+
+    assert "b.json" in names(folder)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢", "🦉"])
+def test_long_names_are_cut_in_whole_letters(
+    folder: Path, sweep: Callable[[], int], letter: str
+) -> None:
+    longest = letter * (250 // len(letter.encode()))
+    for seconds_ago in (90, 60):
+        put(folder, f"{longest}.json", LIST, seconds_ago=seconds_ago)
+        assert sweep() == 1
+    put(folder, f"{longest}.yaml", "title: [")
+    assert sweep() == 1
+
+    found = names(folder)
+    assert len(found) == 4
+    assert any(name.endswith(".yaml.reason.txt") for name in found)
+    assert all(longest.startswith(Path(name).name.split(".")[0].split("-")[0]) for name in found)
 
 
 def test_files_of_disabled_users_wait_and_those_of_nobody_are_refused(

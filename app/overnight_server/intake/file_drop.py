@@ -24,7 +24,7 @@ from overnight_server.intake.event_work import (
     insert_work,
 )
 from overnight_server.intake.new_graph import NewGraph
-from overnight_server.intake.submit import logging_refusals
+from overnight_server.intake.submit import count_new_tasks, logging_refusals
 from overnight_server.intake.translate_request import new_graph, new_task
 from overnight_server.settings import Settings
 from overnight_server.store import lanes
@@ -59,7 +59,7 @@ class FileRefused(Exception):
 
 
 class FileMustWait(Exception):
-    """A limit of the user leaves no room for the tasks of a file now."""
+    """A limit leaves no room for the tasks of a file now; the text says which."""
 
 
 def find_user(db: Db, name: str) -> tuple[UserId, bool] | None:
@@ -81,13 +81,30 @@ def submit_file(db: Db, user_id: UserId, file: FoundFile, settings: Settings) ->
             graphs = [_graph(entry, f"{file.key}:{n}", settings) for n, entry in enumerate(entries)]
             count = db.atomically(lambda tx: _insert(tx, user_id, graphs, Caps.of(settings)))
     except TEMPORARY as limit:
-        raise FileMustWait from limit
+        _check_fits(db, user_id, file, graphs, limit)
+        raise FileMustWait(limit.message) from limit
     except Refused as error:
         raise FileRefused(f"{file.name}: {error.message}") from error
     except INVALID as error:
         raise FileRefused(f"{file.name}: a value cannot be stored by the database") from error
     fault("intake.after_commit")
     return count
+
+
+def _check_fits(
+    db: Db, user_id: UserId, file: FoundFile, graphs: Sequence[NewGraph], limit: Refused
+) -> None:
+    """Raise FileRefused if the tasks of a file exceed a limit also while no other task waits."""
+    most = limit.details.get("limit")
+    if not isinstance(most, int):
+        return
+    count = db.atomically(lambda tx: sum(count_new_tasks(tx, user_id, graph) for graph in graphs))
+    if count <= most:
+        return
+    raise FileRefused(
+        f"{file.name}: has {count} tasks, but at most {most} may wait. Split the file, or ask an"
+        " operator for a higher limit"
+    ) from limit
 
 
 def _entries(file: FoundFile) -> Sequence[batch_files.Entry]:

@@ -209,6 +209,13 @@ def find_dag_by_key(tx: Connection, user_id: UserId, key: str | None) -> DagId |
     return None if dag_id is None else DagId(dag_id)
 
 
+def count_new_tasks(tx: Connection, user_id: UserId, graph: NewGraph) -> int:
+    """Return how many tasks of a graph a submit would add, if no limit were reached."""
+    if find_dag_by_key(tx, user_id, graph.key) is not None:
+        return 0
+    return len(graph.tasks) - len(_find_by_keys(tx, user_id, graph.keys))
+
+
 def report_task_added(tx: Connection, task_id: TaskId, depth: int | None, source: str) -> None:
     """Log one added task and wake the dispatchers, once the transaction has committed."""
     queue_id = show_task(task_id)

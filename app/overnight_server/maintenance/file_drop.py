@@ -6,9 +6,11 @@ may belong to a user and not to the service.
 """
 
 import fcntl
+import math
 import os
 import signal
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -35,11 +37,18 @@ REASON: Final = ".reason.txt"
 CLOCK: Final = ".clock"
 ENDINGS: Final = (".yaml", ".yml", ".json")
 MAX_BYTES: Final = 16 * 1024 * 1024
+#: In bytes, which file systems limit to 255; the ending and what we add come on top.
 MAX_NAME: Final = 200
+#: Passes are seconds apart, and a file may wait for a night.
+TOLD_SECONDS: Final = 600
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Without O_NONBLOCK, the open of a pipe would wait for a writer.
 _FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _WRITTEN: Final = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+# When this process last logged for which file the files of a user wait.
+_told_at: Final[dict[str, float]] = {}
 
 
 class _NotYet(Exception):
@@ -91,8 +100,9 @@ def _take_of_user(db: Db, settings: Settings, folder: _Folder, limit: PassLimit)
     for name in names:
         try:
             moved += _take(db, settings, folder, name, None if found is None else found[0])
-        except FileMustWait:
+        except FileMustWait as wait:
             # What follows in the order of names would overtake this file.
+            _tell_waiting(folder.user, name, str(wait))
             break
         if limit.is_over:
             break
@@ -114,6 +124,14 @@ def _take(db: Db, settings: Settings, folder: _Folder, name: str, user_id: UserI
         return _move(folder, file, REFUSED, str(refusal))
     emit(LogEvent.FILE_ACCEPTED, file=name, user=folder.user, tasks=tasks)
     return _move(folder, file, ACCEPTED)
+
+
+def _tell_waiting(user: str, name: str, reason: str) -> None:
+    """Log the file for which the files of a user wait, now and then."""
+    now = time.monotonic()
+    if now >= _told_at.get(user, -math.inf) + TOLD_SECONDS:
+        _told_at[user] = now
+        emit(LogEvent.FILE_WAITS, file=name, user=user, error=reason)
 
 
 def _read(folder: _Folder, name: str) -> FoundFile:
@@ -188,12 +206,19 @@ def _move(folder: _Folder, file: FoundFile, to: str, reason: str | None = None) 
 def _free_name(directory: int, file: FoundFile) -> str:
     """Return the name of a file, or another one if a different file has it already."""
     stem, ending = Path(file.name).stem, Path(file.name).suffix
-    name = f"{stem[:MAX_NAME]}{ending}"
+    name = f"{_cut(stem, MAX_NAME)}{ending}"
     try:
         os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
         return name
-    return f"{stem[: MAX_NAME // 2]}-{file.key[-12:]}{ending}"
+    return f"{_cut(stem, MAX_NAME // 2)}-{file.key[-12:]}{ending}"
+
+
+def _cut(name: str, most: int) -> str:
+    """Return the beginning of a name that has at most so many bytes."""
+    while len(os.fsencode(name)) > most:
+        name = name[:-1]
+    return name
 
 
 def _time_of(root: int) -> int:
