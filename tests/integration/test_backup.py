@@ -5,11 +5,13 @@ import json
 import os
 import stat
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from typer.testing import Result
 
 from overnight_server.control.pauses import PauseSubject, resume
 from overnight_server.domain.claims import Run
@@ -154,6 +156,66 @@ def test_what_cannot_be_restored_is_refused_and_nothing_is_made(
     assert refused.exit_code == 1
     assert problem in refused.output
     assert not home.postgres.exists()
+
+
+def test_a_file_that_cannot_be_written_is_refused_with_the_reason(home: Home) -> None:
+    home.postgres.mkdir()
+    (home.postgres / "PG_VERSION").write_text("18")
+    (no_directory := home.path.parent / "file").touch()
+
+    missing = run("backup", str(home.path / "missing" / "dir" / "x"))
+    wrong = run("backup", str(no_directory / "x"))
+
+    assert (missing.exit_code, wrong.exit_code) == (1, 1)
+    assert f"cannot be written: No such file or directory: {home.path}/missing/dir" in told(missing)
+    assert f"cannot be written: Not a directory: {no_directory}" in told(wrong)
+    assert "Choose a directory that exists and that you may write to." in told(missing)
+
+
+def told(result: Result) -> str:
+    """Return what a command said, in one line."""
+    return " ".join(result.output.split())
+
+
+def test_a_restore_that_ends_between_two_moves_leaves_no_empty_home(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = home.path.parent / "night.backup"
+    with served(home) as url, deployment_on(url) as deployment:
+        task = deployment.task(deployment.user())
+    assert run("backup", str(file)).exit_code == 0
+    move = Path.rename
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if target == home.postgres:
+            raise KeyboardInterrupt
+        return move(path, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", interrupted)
+        assert run("restore", str(file), "--replace").exit_code != 0
+    assert not home.postgres.exists()
+
+    # The command passes these on to its processes; the test gets back what it had.
+    monkeypatch.setenv("OVERNIGHT_HANDLERS", "")
+    monkeypatch.setenv("OVERNIGHT_DEMO_HANDLERS", "true")
+    refused = run("up")
+    assert refused.exit_code == 1, refused.output
+    said = told(refused)
+    assert told(run("backup", str(home.path / "another"))).count("has no data yet") == 1
+    [former] = home.path.glob("replaced-*")
+    assert "a restore was interrupted" in said
+    assert str(former) in said
+    assert "overnight restore FILE --replace" in said
+    assert not home.postgres.exists()
+
+    time.sleep(1)  # The directory of former data is named for the second.
+    again = run("restore", str(file), "--replace")
+
+    assert again.exit_code == 0, again.output
+    home.check_whole()
+    with served(home) as url, deployment_on(url) as deployment:
+        assert [row["id"] for row in deployment.rows("SELECT id FROM tasks")] == [task]
 
 
 def test_a_home_without_data_has_no_backup(home: Home) -> None:

@@ -108,7 +108,7 @@ class _Server:
 def back_up(settings: Settings, target: Path) -> BackUp:
     """Save the home's data to a file that does not exist yet; the stack may run meanwhile.
 
-    Raises CannotBackUp if there are no embedded data, or the file exists.
+    Raises CannotBackUp if there are no embedded data, the file exists, or it cannot be written.
     """
     home = Home.find(settings.home)
     if settings.database_url is not None:
@@ -118,12 +118,11 @@ def back_up(settings: Settings, target: Path) -> BackUp:
         )
     if not (home.postgres / "PG_VERSION").exists():
         raise CannotBackUp(f"{home.path} has no data yet. Start it with `overnight up`.")
-    if target.exists():
-        raise CannotBackUp(f"{target} exists. Choose another name, or delete it.")
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as scratch:
-        draft = Path(scratch, "backup")
+    home.check_whole()
+    with _scratch_beside(target) as scratch:
+        draft = scratch / "backup"
         with _running(settings, home) as server:
-            manifest, artifacts = _write(server, home, draft, Path(scratch, DUMP))
+            manifest, artifacts = _write(server, home, draft, scratch / DUMP)
         size = draft.stat().st_size
         draft.replace(target)
     return BackUp(target, size, artifacts, manifest)
@@ -159,8 +158,25 @@ def restore(settings: Settings, source: Path, *, actor: str, replace: bool = Fal
             with tarfile.open(source) as archive:
                 archive.extractall(place, members=_expected(archive), filter="data")
             restored = _restore_database(settings, home, place, actor)
-            replaced = _swap(home, place, keep=has_data)
+            replaced = _swap(home, place, keep=has_data or home.restoring.exists())
     return RestoredHome(manifest, restored, replaced)
+
+
+@contextlib.contextmanager
+def _scratch_beside(target: Path) -> Iterator[Path]:
+    """Yield a new directory beside a file that is to be made; it is deleted afterwards."""
+    try:
+        exists = target.exists()
+        scratch = tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent)
+    except OSError as error:
+        raise CannotBackUp(
+            f"{target} cannot be written: {error.strerror}: {target.parent}. Choose a directory "
+            "that exists and that you may write to."
+        ) from error
+    with scratch as directory:
+        if exists:
+            raise CannotBackUp(f"{target} exists. Choose another name, or delete it.")
+        yield Path(directory)
 
 
 def _write(server: _Server, home: Home, draft: Path, dump: Path) -> tuple[Manifest, int]:
@@ -257,16 +273,24 @@ def _restore_database(settings: Settings, home: Home, place: Path, actor: str) -
 
 
 def _swap(home: Home, place: Path, *, keep: bool) -> Path | None:
-    """Put the restored data into the home; return where its former data are."""
+    """Put the restored data into the home; return where its former data are.
+
+    A process that is killed meanwhile leaves a file that keeps `up` from starting with a part.
+    """
     former = home.path / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     (place / ARTIFACTS).mkdir(exist_ok=True)
     former.mkdir(mode=0o711)
+    home.restoring.write_text(
+        f"What was there before the restore is in {former}, as far as it was moved. Run `overnight "
+        "restore FILE --replace` again.\n"
+    )
     # Messages of Redis are hints about tasks that may not exist any more.
     for directory in (home.redis, home.artifacts, home.postgres):
         if directory.exists():
             directory.rename(former / directory.name)
     (place / ARTIFACTS).rename(home.artifacts)
     (place / "postgres").rename(home.postgres)
+    home.restoring.unlink()
     if keep:
         return former
     shutil.rmtree(former)

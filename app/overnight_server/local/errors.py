@@ -8,7 +8,8 @@ LocalError
 ├── PortTaken           a configured port is in use
 ├── AlreadyRunning      another supervisor runs in this home
 ├── CannotBackUp        the data of this home cannot be saved to that file
-└── CannotRestore       a file cannot be restored into this home; nothing was changed
+├── CannotRestore       a file cannot be restored into this home; nothing was changed
+└── RestoreInterrupted  a restore has ended while it put the data in their place
 """
 
 
@@ -46,3 +47,7 @@ class CannotBackUp(LocalError):
 
 class CannotRestore(LocalError):
     """The file cannot be restored into this home; nothing was changed."""
+
+
+class RestoreInterrupted(LocalError):
+    """A restore has ended before all data were in their place."""

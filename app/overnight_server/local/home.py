@@ -8,6 +8,7 @@ connection.json   the addresses of the running stack; deleted when the stack sto
 lock              locked while a stack runs in this home
 postgres/ redis/  data
 artifacts/        the content of large artifacts
+restoring         while a restore puts data in their place: what it was doing
 logs/             one file per service
 run/              temporary files of the services
 """
@@ -22,7 +23,7 @@ from typing import Any
 
 from overnight.client.discovery import find_home
 from overnight_server.local.credentials import Credentials, write_private
-from overnight_server.local.errors import PortTaken
+from overnight_server.local.errors import PortTaken, RestoreInterrupted
 from overnight_server.local.home_lock import holder_of
 from overnight_server.local.ports import free_port, is_free
 
@@ -96,6 +97,22 @@ class Home:
     def redis(self) -> Path:
         """The data directory of Redis."""
         return self.path / "redis"
+
+    @property
+    def restoring(self) -> Path:
+        """The file that says that a restore is putting the data in their place."""
+        return self.path / "restoring"
+
+    def check_whole(self) -> None:
+        """Raise RestoreInterrupted if a restore has put only a part of the data in their place.
+
+        A start would make new, empty data for the missing part.
+        """
+        if self.restoring.exists():
+            raise RestoreInterrupted(
+                f"a restore was interrupted, and {self.path} may hold a part of the data only. "
+                f"{self.restoring.read_text().strip()}"
+            )
 
     @property
     def lock(self) -> Path:

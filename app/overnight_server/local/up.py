@@ -127,6 +127,7 @@ def _run_supervised(settings: Settings, home: Home, console: Console, *, reload:
             stack.callback(console.close)
             lock = stack.enter_context(hold(home.lock))
             _check_handlers(settings)
+            home.check_whole()
             with Supervisor(home.logs, console, held=[lock]) as supervisor:
                 # Log events of this process go to the supervisor's log, not to the terminal.
                 stream = cast("TextIO", supervisor.log)
