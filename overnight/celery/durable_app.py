@@ -235,7 +235,7 @@ class DurableControl:
         if name in NEEDED_BY_WORKERS or self._durable_app.marked_only:
             return getattr(self._control, name)
         raise NotFromCelery(
-            f"app.control.{name}", "use the command overnight, such as overnight status"
+            f"app.control.{name}", "use the command line, such as `overnight queue-status`"
         )
 
 

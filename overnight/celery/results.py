@@ -20,6 +20,7 @@ from overnight.errors import NotFromCelery, Refused, TaskNotFound, WaitTimedOut
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from celery import Celery
 
@@ -168,6 +169,21 @@ class DurableResult(ResultBase):
             except Refused as error:
                 if error.status != CONFLICT:
                     raise
+
+    @property
+    def date_done(self) -> datetime | None:
+        """When the task ended, with its time zone; None while it has not."""
+        task = self._task()
+        return None if task is None else task.completed_at
+
+    @property
+    def children(self) -> list[ResultBase]:
+        """Refused: a task does not know the handles of tasks that its function sent."""
+        raise NotFromCelery("children", "return the ids of the tasks that the function sends")
+
+    def collect(self, *_: Any, **__: Any) -> None:
+        """Refused, as `children` is."""
+        raise NotFromCelery("collect()", "return the ids of the tasks that the function sends")
 
     def forget(self) -> None:
         """Refused: results are kept with their tasks."""

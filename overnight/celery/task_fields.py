@@ -46,7 +46,7 @@ INSTEAD = {
     "chain": "call chain(…).apply_async()",
     "chord": "call chord(…).apply_async()",
     "exchange": "name a queue, and give durable(app, queues=…) what it means",
-    "link_error": "watch the task's events, or read its dead letter (overnight dead-letters)",
+    "link_error": "watch the task's events, or read its dead letter (`overnight dead`)",
     "reply_to": "read the result from the handle that apply_async returns",
     "stamped_headers": "put the values into headers, which the task finds in self.request.headers",
 }

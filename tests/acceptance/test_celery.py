@@ -96,6 +96,7 @@ def test_a_call_returns_a_handle_with_the_result_of_the_function(ours: Celery) -
     assert handle.get(SECONDS) == 5
     assert (handle.state, handle.ready(), handle.successful()) == (states.SUCCESS, True, True)
     assert ours.AsyncResult(handle.id).result == 5
+    assert handle.date_done > datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def test_dates_and_decimals_arrive_as_they_were_sent(ours: Celery, theirs: Celery) -> None:

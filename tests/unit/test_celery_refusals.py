@@ -104,6 +104,9 @@ def test_results_are_not_forgotten_and_have_no_callbacks() -> None:
         handle.forget()
     with pytest.raises(NotFromCelery, match="chain"):
         handle.then(print)
+    for read in (lambda: handle.children, handle.collect):
+        with pytest.raises(NotFromCelery, match="return the ids of the tasks"):
+            read()
     with pytest.raises(NotFromCelery, match="what get"):
         handle.get(callback=print)
 
