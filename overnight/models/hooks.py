@@ -29,6 +29,12 @@ Pointer = Annotated[
 ]
 
 
+# Headers are not signed, so that they may name no delivery.
+IdPointer = Annotated[
+    str, Field(max_length=500, pattern=r"^/body/([^~]|~[01])*$"), AfterValidator(check_text)
+]
+
+
 def _one_comparison(schema: dict[str, Any]) -> None:
     """Say in the JSON schema that a condition has exactly one comparison."""
     schema["oneOf"] = [{"required": [name]} for name in COMPARISONS]
@@ -95,6 +101,11 @@ class HookCreate(RequestModel):
     header: HeaderName | None = Field(
         None, description="The header with the signature or token, for the schemes stripe, token."
     )
+    id_pointer: IdPointer | None = Field(
+        None,
+        description="A JSON pointer to the id of a delivery, such as /body/id. Without it, events"
+        " of Slack and Stripe have theirs; else the same body is the same delivery.",
+    )
     filter: Filter | None = Field(
         None, description="Conditions that an event must all meet; others are ignored."
     )
@@ -116,6 +127,7 @@ class HookFields(TypedDict, total=False):
     scheme: str
     secret: str
     header: str
+    id_pointer: str
     filter: Sequence[Mapping[str, Any]]
     task: Mapping[str, Any]
     graph: Mapping[str, Any]
@@ -131,6 +143,9 @@ class HookChanges(RequestModel):
     header: HeaderName | None = Field(
         None, description="The header with the signature or token; null means the usual one."
     )
+    id_pointer: IdPointer | None = Field(
+        None, description="A JSON pointer to the id of a delivery; null means the usual place."
+    )
     filter: Filter | None = Field(None, description="The new conditions, instead of all others.")
     task: JsonObject | None = Field(None, description="The new task, instead of task or graph.")
     graph: JsonObject | None = Field(None, description="The new graph, instead of task or graph.")
@@ -145,6 +160,7 @@ class HookChangeFields(TypedDict, total=False):
 
     name: str
     header: str | None
+    id_pointer: str | None
     filter: Sequence[Mapping[str, Any]]
     task: Mapping[str, Any]
     graph: Mapping[str, Any]
@@ -160,6 +176,9 @@ class Hook(ResponseModel):
     path: str = Field(description="The path of its address: the sender posts its events there.")
     scheme: str = Field(description="How the sender proves who it is.")
     header: str | None = Field(None, description="The header with the proof, if not the usual one.")
+    id_pointer: str | None = Field(
+        None, description="Where an event has the id of its delivery, if not in the usual place."
+    )
     filter: list[dict[str, Any]] = Field(description="Conditions that an event must all meet.")
     task: dict[str, Any] | None = Field(None, description="The task that an event becomes.")
     graph: dict[str, Any] | None = Field(None, description="The graph that an event becomes.")

@@ -112,6 +112,75 @@ def test_an_event_of_the_sender_becomes_a_task(api_user: ApiUser, scheme: HookSc
     assert deliveries(api_user) == [("accepted", None)]
 
 
+SLACK_EVENT = {"type": "event_callback", "event_id": "Ev1", **EVENT}
+STRIPE_EVENT = {"object": "event", "id": "evt_1", **EVENT}
+
+
+@pytest.mark.parametrize(
+    ("scheme", "event", "field", "pointer"),
+    [
+        (HookScheme.SLACK, SLACK_EVENT, "event_id", None),
+        (HookScheme.STRIPE, STRIPE_EVENT, "id", None),
+        (HookScheme.GITHUB, {"delivery": 7, **EVENT}, "delivery", "/body/delivery"),
+        (HookScheme.STRIPE, {"delivery": "é" * 300, **EVENT}, "delivery", "/body/delivery"),
+        (HookScheme.TOKEN, {"delivery": "a\0\ud800", **EVENT}, "delivery", "/body/delivery"),
+    ],
+)
+def test_an_event_with_an_id_is_known_when_it_is_sent_with_another_body(
+    api_user: ApiUser, scheme: HookScheme, event: dict[str, Any], field: str, pointer: str | None
+) -> None:
+    source = add(api_user, scheme, **({"id_pointer": pointer} if pointer else {}))
+
+    first = source.send({**event, "try": 1})
+    again = source.send({**event, "try": 2})
+    other = source.send({**event, field: "another", "try": 1})
+
+    assert first.status_code == 202, first.text
+    assert again.json() == first.json() | {"repeated": True}
+    assert not other.json()["repeated"]
+    assert tasks(api_user) == 2
+
+
+@pytest.mark.parametrize(
+    ("scheme", "event", "pointer"),
+    [
+        (HookScheme.GITHUB, {"id": 7, **EVENT}, None),
+        (HookScheme.STRIPE, {"object": "order", "id": "order_1", **EVENT}, None),
+        (HookScheme.SLACK, {"type": "block_actions", "event_id": "Ev1", **EVENT}, None),
+        (HookScheme.GITHUB, EVENT, "/body/delivery"),
+        (HookScheme.GITHUB, {"delivery": True, **EVENT}, "/body/delivery"),
+        (HookScheme.GITHUB, {"delivery": {"id": 1}, **EVENT}, "/body/delivery"),
+        (HookScheme.GITHUB, {"delivery": "", **EVENT}, "/body/delivery"),
+    ],
+)
+def test_without_the_id_of_a_delivery_the_body_identifies_it(
+    api_user: ApiUser, scheme: HookScheme, event: dict[str, Any], pointer: str | None
+) -> None:
+    source = add(api_user, scheme, **({"id_pointer": pointer} if pointer else {}))
+
+    answers = [source.send({**event, "status": status}) for status in ("paid", "paid", "refunded")]
+
+    assert [answer.json()["repeated"] for answer in answers] == [False, True, False]
+
+
+def test_where_the_id_of_a_delivery_is_can_be_changed(api_user: ApiUser) -> None:
+    source = add(api_user, HookScheme.GITHUB, id_pointer="/body/a")
+    path = f"{HOOKS}/{source.hook['id']}"
+
+    def change(pointer: str | None) -> Response:
+        return api_user.request("PATCH", path, json={"id_pointer": pointer})
+
+    assert source.hook["id_pointer"] == "/body/a"
+    assert change("/body/b~1c/0").json()["id_pointer"] == "/body/b~1c/0"
+    assert change(None).json()["id_pointer"] is None
+    # Headers are not signed.
+    assert change("/headers/x-github-delivery").status_code in {400, 422}
+    standard = {"name": "s", "scheme": "standard", "task": TASK, "id_pointer": "/body/id"}
+    refused = api_user.request("POST", HOOKS, json=standard)
+    assert refused.status_code == 400
+    assert "webhook-id" in refused.text
+
+
 @EVERY_SCHEME
 def test_a_repeated_request_makes_no_second_task(api_user: ApiUser, scheme: HookScheme) -> None:
     source = add(api_user, scheme)

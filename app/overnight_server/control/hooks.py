@@ -40,6 +40,7 @@ def add_hook(db: Db, user_id: UserId, wanted: HookCreate, *, actor: str) -> Adde
     scheme = HookScheme(wanted.scheme or preset.scheme)
     secret = _checked_secret(scheme, wanted.secret)
     _check_header(scheme, wanted.header)
+    _check_id_pointer(scheme, wanted.id_pointer)
     template = _first_template(wanted, preset)
     check_template(template)
     added = AddedHook(new_hook_id(), secret)
@@ -50,6 +51,7 @@ def add_hook(db: Db, user_id: UserId, wanted: HookCreate, *, actor: str) -> Adde
         "name": wanted.name,
         "scheme": scheme,
         "header": wanted.header,
+        "id_pointer": wanted.id_pointer,
         "secret": secret,
         "filter": json.dumps(conditions),
         "template": json.dumps(template.fields),
@@ -86,9 +88,12 @@ def change_hook(
             _check_place(tx, user_id, changes.name)
         header = changes.header if "header" in given else source.header
         _check_header(HookScheme(source.scheme), header)
+        id_pointer = changes.id_pointer if "id_pointer" in given else source.id_pointer
+        _check_id_pointer(HookScheme(source.scheme), id_pointer)
+        columns = {"header": header, "id_pointer": id_pointer}
         tx.execute(
             statement("change_webhook_source"),
-            params | _changed_columns(source, changes, template) | {"header": header},
+            params | _changed_columns(source, changes, template) | columns,
         )
 
     db.atomically(work)
@@ -179,6 +184,12 @@ def _check_header(scheme: HookScheme, header: str | None) -> None:
     if header is not None and scheme not in DEFAULT_HEADER:
         legal = f"only with the schemes {' and '.join(DEFAULT_HEADER)}"
         raise InvalidRequest("header", f"is fixed for the scheme {scheme}", legal=legal)
+
+
+def _check_id_pointer(scheme: HookScheme, pointer: str | None) -> None:
+    if pointer is not None and scheme is HookScheme.STANDARD:
+        legal = "only with another scheme; here the header webhook-id is signed"
+        raise InvalidRequest("id_pointer", f"is fixed for the scheme {scheme}", legal=legal)
 
 
 def _checked_secret(scheme: HookScheme, secret: str | None) -> str:

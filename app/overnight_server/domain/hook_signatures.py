@@ -20,6 +20,7 @@ from enum import StrEnum
 from typing import Final
 
 from overnight_server.domain import webhook_signatures
+from overnight_server.domain.json_pointers import PointerMissing, value_at
 from overnight_server.domain.webhook_signatures import (
     MAX_SIGNATURES,
     TOLERANCE_SECONDS,
@@ -87,7 +88,8 @@ def verify_hook(
 
     The key is the same when the sender repeats the request, and nobody without the secret can send
     the request under another key. With a token it is None if the sender names no delivery. The
-    names of the headers are in lower case. Raises SignatureRefused.
+    names of the headers are in lower case. `id_in_body` may find a better key. Raises
+    SignatureRefused.
     """
     named = header or DEFAULT_HEADER.get(scheme, "")
     match scheme:
@@ -110,6 +112,43 @@ def verify_hook(
             return _token_key(headers)
     # Headers with the id of a delivery are not signed here, so they are not the key.
     return _digest(body)
+
+
+def id_in_body(scheme: HookScheme, body: object, pointer: str | None) -> str | None:
+    """Return the id by which the body of a proven request names its delivery; None without one.
+
+    An event that is sent again may have another body, with the number of the try for instance.
+    `pointer` says where the sender of this source writes the id; without it only bodies are looked
+    at that are those of Slack and Stripe, because elsewhere a field of that name may be the id of
+    what the event is about.
+    """
+    if scheme is HookScheme.STANDARD:
+        # The id in its header is signed.
+        return None
+    named = _known_id(scheme, body) if pointer is None else _value_in(body, pointer)
+    if isinstance(named, bool) or not isinstance(named, str | int) or named == "":
+        return None
+    key = str(named)
+    if len(key) <= MAX_ID_LENGTH and key.isprintable():
+        return key
+    return _digest(key.encode(errors="surrogatepass"))
+
+
+def _known_id(scheme: HookScheme, body: object) -> object:
+    match scheme, body:
+        case HookScheme.SLACK, {"type": "event_callback", "event_id": named}:
+            return named
+        case HookScheme.STRIPE, {"object": "event", "id": named}:
+            return named
+        case _:
+            return None
+
+
+def _value_in(body: object, pointer: str) -> object:
+    try:
+        return value_at({"body": body}, pointer)
+    except PointerMissing:
+        return None
 
 
 def spend_time(body: bytes) -> None:

@@ -30,7 +30,12 @@ from overnight.errors import (
     TooManyRequests,
 )
 from overnight_server.domain.event_templates import COMPARISONS, EventCondition, Unfit
-from overnight_server.domain.hook_signatures import HookScheme, spend_time, verify_hook
+from overnight_server.domain.hook_signatures import (
+    HookScheme,
+    id_in_body,
+    spend_time,
+    verify_hook,
+)
 from overnight_server.domain.ids import DagId, HookId, TaskId, UserId, show_hook
 from overnight_server.domain.webhook_signatures import SignatureRefused
 from overnight_server.fault_points import fault
@@ -94,6 +99,7 @@ class _Sender:
     name: str
     scheme: HookScheme
     delivery_key: str | None
+    id_pointer: str | None
     now: float
 
 
@@ -123,10 +129,9 @@ def receive(
     body, text = _parse_body(request)
     if sender.scheme is HookScheme.SLACK and (challenge := _challenge(body)):
         return challenge
-    delivery = _Delivery(
-        sender.hook_id, sender.user_id, sender.delivery_key, _kept_headers(request.headers), text
-    )
-    event = _event(sender.name, sender.delivery_key, sender.now, delivery.headers, body)
+    key = id_in_body(sender.scheme, body, sender.id_pointer) or sender.delivery_key
+    delivery = _Delivery(sender.hook_id, sender.user_id, key, _kept_headers(request.headers), text)
+    event = _event(sender.name, key, sender.now, delivery.headers, body)
     return _take(acting, delivery, event, settings)
 
 
@@ -175,7 +180,15 @@ def _verified_sender(db: Db, hook_id: HookId | None, request: HookRequest) -> _S
         noted = {"source_id": hook_id, "why": str(refusal)}
         db.atomically(lambda tx: tx.execute(statement("note_refused_hook"), noted))
         raise HookRefused from None
-    return _Sender(hook_id, UserId(source.user_id), source.name, scheme, key, source.now)
+    return _Sender(
+        hook_id=hook_id,
+        user_id=UserId(source.user_id),
+        name=source.name,
+        scheme=scheme,
+        delivery_key=key,
+        id_pointer=source.id_pointer,
+        now=source.now,
+    )
 
 
 def _take(

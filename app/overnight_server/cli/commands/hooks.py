@@ -48,6 +48,12 @@ SecretFile = Annotated[
 PerMinute = Annotated[
     int | None, typer.Option("--per-minute", help="Deliveries that are taken in a minute.")
 ]
+IdPointer = Annotated[
+    str | None,
+    typer.Option(
+        "--id-pointer", metavar="POINTER", help="Where an event names its delivery: /body/id."
+    ),
+]
 Agent = Annotated[
     str | None, typer.Option("--agent", metavar="PROFILE", help="Agent profile of the task.")
 ]
@@ -71,6 +77,7 @@ def add(
     header: Annotated[
         str | None, typer.Option(help="Header with the signature or token, if not the usual one.")
     ] = None,
+    id_pointer: IdPointer = None,
     conditions: Filter = None,
     agent: Agent = None,
     task_type: Type = None,
@@ -85,6 +92,7 @@ def add(
         "preset": preset,
         "scheme": scheme,
         "header": header,
+        "id_pointer": id_pointer,
         "filter": _filter(conditions),
         "per_minute": per_minute,
         "secret": _secret(secret_file),
@@ -141,6 +149,7 @@ def edit(
     *,
     name: Annotated[str | None, typer.Option(help="New name.")] = None,
     header: Annotated[str | None, typer.Option(help="Header with the signature or token.")] = None,
+    id_pointer: IdPointer = None,
     conditions: Filter = None,
     per_minute: PerMinute = None,
     as_json: options.Json = False,
@@ -151,12 +160,13 @@ def edit(
     given = {
         "name": name,
         "header": header,
+        "id_pointer": id_pointer,
         "filter": _filter(conditions),
         "per_minute": per_minute,
     }
     changes = _fields_of(file) | {name: value for name, value in given.items() if value is not None}
     if not changes:
-        hint = "Name a FILE, or --name, --header, --filter or --per-minute."
+        hint = "Name a FILE, or --name, --header, --id-pointer, --filter or --per-minute."
         raise CommandFailure("Nothing would change.", hint=hint, code=Code.USAGE)
     with connection.client(url, api_key_file) as client:
         hook = short_ids.resolve_hook(client, source)

@@ -5,15 +5,16 @@
 SELECT id, disabled_at IS NOT NULL AS is_disabled FROM users WHERE name = :name;
 
 -- name: secrets_of_source
-SELECT user_id, name, scheme, header, secrets, now FROM secrets_of_source(CAST(:source_id AS uuid));
+SELECT user_id, name, scheme, header, id_pointer, secrets, now FROM secrets_of_source(CAST(:source_id AS uuid));
 
 -- name: note_refused_hook
 SELECT note_refused_hook(CAST(:source_id AS uuid), :why);
 
 -- name: add_webhook_source
-INSERT INTO webhook_sources (id, user_id, name, scheme, header, secret, filter, template, is_graph, per_minute, created_by)
-VALUES (:source_id, :user_id, :name, :scheme, CAST(:header AS text), :secret, CAST(:filter AS jsonb),
-        CAST(:template AS jsonb), :is_graph, :per_minute, :actor);
+INSERT INTO webhook_sources (id, user_id, name, scheme, header, id_pointer, secret, filter, template, is_graph, per_minute,
+                             created_by)
+VALUES (:source_id, :user_id, :name, :scheme, CAST(:header AS text), CAST(:id_pointer AS text), :secret,
+        CAST(:filter AS jsonb), CAST(:template AS jsonb), :is_graph, :per_minute, :actor);
 
 -- name: count_webhook_sources
 SELECT count(*) AS total, count(*) FILTER (WHERE name = :name) AS same
@@ -23,7 +24,7 @@ SELECT count(*) AS total, count(*) FILTER (WHERE name = :name) AS same
 
 -- name: lock_webhook_source
 -- Held while it is changed; the lane is locked.
-SELECT id, name, scheme, header, filter, template, is_graph, per_minute, paused_at
+SELECT id, name, scheme, header, id_pointer, filter, template, is_graph, per_minute, paused_at
   FROM webhook_sources
  WHERE id = :source_id
    AND user_id = :user_id
@@ -34,6 +35,7 @@ SELECT id, name, scheme, header, filter, template, is_graph, per_minute, paused_
 UPDATE webhook_sources
    SET name = :name,
        header = CAST(:header AS text),
+       id_pointer = CAST(:id_pointer AS text),
        filter = CAST(:filter AS jsonb),
        template = CAST(:template AS jsonb),
        is_graph = :is_graph,
@@ -65,7 +67,7 @@ RETURNING id;
 
 -- name: view_webhook_sources (not prepared)
 -- The sources of a user by name, or one of them.
-SELECT s.id, s.name, s.scheme, s.header, s.filter, s.template, s.is_graph, s.per_minute, s.created_at, s.paused_at,
+SELECT s.id, s.name, s.scheme, s.header, s.id_pointer, s.filter, s.template, s.is_graph, s.per_minute, s.created_at, s.paused_at,
        CASE WHEN s.old_secret_until > clock() THEN s.old_secret_until END AS old_secret_until,
        s.last_refused_at, s.last_refusal,
        (SELECT max(r.received_at) FROM received_hooks r WHERE r.source_id = s.id) AS last_received_at

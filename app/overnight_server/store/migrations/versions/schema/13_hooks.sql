@@ -1,7 +1,8 @@
 -- Events in: webhooks that make tasks, and what became of each delivery.
 
 -- A sender of webhooks and what its events become. `scheme` says how it proves who it is, `header` where, if not in the
--- usual one; until `old_secret_until` the old secret is accepted too. An event that meets every condition of `filter`
+-- usual one; until `old_secret_until` the old secret is accepted too. `id_pointer` is where an event names its delivery, if
+-- not where the scheme's well-known senders do. An event that meets every condition of `filter`
 -- becomes a task, or a graph if `is_graph`, made from `template`. A paused or removed source answers as one that never
 -- existed. Rows are never deleted.
 CREATE TABLE webhook_sources (
@@ -10,6 +11,7 @@ CREATE TABLE webhook_sources (
     name TEXT NOT NULL,
     scheme TEXT NOT NULL,
     header TEXT,
+    id_pointer TEXT,
     secret TEXT NOT NULL,
     old_secret TEXT,
     old_secret_until TIMESTAMP WITH TIME ZONE,
@@ -26,6 +28,7 @@ CREATE TABLE webhook_sources (
     PRIMARY KEY (id),
     CONSTRAINT webhook_sources_scheme_known CHECK (scheme IN ('github', 'slack', 'standard', 'stripe', 'token')),
     CONSTRAINT webhook_sources_header_where_it_can_differ CHECK (header IS NULL OR scheme IN ('stripe', 'token')),
+    CONSTRAINT webhook_sources_id_where_it_can_differ CHECK (id_pointer IS NULL OR scheme <> 'standard'),
     CONSTRAINT webhook_sources_old_secret_ends CHECK ((old_secret IS NULL) = (old_secret_until IS NULL)),
     CONSTRAINT webhook_sources_per_minute_positive CHECK (per_minute > 0),
     CONSTRAINT webhook_sources_refusal_has_time CHECK ((last_refused_at IS NULL) = (last_refusal IS NULL)),
@@ -66,10 +69,10 @@ CREATE INDEX received_hooks_age ON received_hooks (received_at);
 -- What is needed to check who sent a request, before any user is known. No row for a source that is paused or removed,
 -- or whose user is disabled.
 CREATE FUNCTION secrets_of_source(of_source uuid)
-RETURNS TABLE (user_id uuid, name text, scheme text, header text, secrets text[], now double precision)
+RETURNS TABLE (user_id uuid, name text, scheme text, header text, id_pointer text, secrets text[], now double precision)
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path = public, pg_temp
 AS $$
-    SELECT s.user_id, s.name, s.scheme, s.header,
+    SELECT s.user_id, s.name, s.scheme, s.header, s.id_pointer,
            CASE WHEN s.old_secret_until > clock() THEN ARRAY[s.secret, s.old_secret] ELSE ARRAY[s.secret] END,
            extract(epoch FROM clock())::double precision
       FROM webhook_sources s
@@ -92,7 +95,7 @@ AS $$
 $$;
 
 -- The secret itself is not recorded; the end of the old one shows that it was replaced.
-CREATE TRIGGER webhook_sources_audit AFTER UPDATE OF name, header, old_secret_until, filter, template, is_graph, per_minute,
+CREATE TRIGGER webhook_sources_audit AFTER UPDATE OF name, header, id_pointer, old_secret_until, filter, template, is_graph, per_minute,
                                                      paused_at, removed_at ON webhook_sources
     FOR EACH ROW EXECUTE FUNCTION audit_change('webhook_source.changed', 'name');
 CREATE TRIGGER webhook_sources_audit_new AFTER INSERT ON webhook_sources
