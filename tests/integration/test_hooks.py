@@ -356,6 +356,20 @@ def test_secrets_are_shown_once_and_not_in_the_audit_log(api_user: ApiUser) -> N
     assert [tuple(row.values()) for row in acts] == [("webhook_source.added", "from-github")]
 
 
+def test_a_removed_source_keeps_no_secret(api_user: ApiUser) -> None:
+    source = add(api_user, HookScheme.GITHUB)
+    path = f"{HOOKS}/{source.hook['id']}"
+    other = api_user.request("POST", f"{path}/rotate", json={}).json()["secret"]
+
+    assert api_user.request("DELETE", path).status_code == 200
+
+    row = api_user.deployment.one("SELECT * FROM webhook_sources")
+    assert (row["secret"], row["old_secret"], row["old_secret_until"]) == (None, None, None)
+    stored = str(row) + str(api_user.deployment.rows("SELECT * FROM audit_log"))
+    assert source.hook["secret"] not in stored
+    assert other not in stored
+
+
 def test_the_filter_leaves_events_out(api_user: ApiUser) -> None:
     source = add(
         api_user,

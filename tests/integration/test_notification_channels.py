@@ -249,6 +249,32 @@ def test_a_removed_channel_gives_up_what_it_has_not_got(api_user: ApiUser) -> No
     assert refused.status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("kind", "address"),
+    [
+        ("webhook", PUBLIC),
+        ("slack", "https://93.184.216.34/services/T1/B1/hidden"),
+        ("service", "pover://" + "u" * 30 + "@" + "t" * 30),
+        ("email", "ada@example.com"),
+    ],
+)
+def test_a_removed_channel_keeps_no_secret(api_user: ApiUser, kind: str, address: str) -> None:
+    made = add(api_user, kind=kind, address=address)
+    secrets = [made.json().get("secret")]
+    if kind == "webhook":
+        rotated = api_user.request("POST", f"{PATH}/ops/rotate", json={"grace_seconds": 3600})
+        secrets.append(rotated.json()["secret"])
+
+    api_user.request("DELETE", f"{PATH}/ops")
+
+    row = api_user.deployment.one("SELECT * FROM notification_channels")
+    assert (row["secret"], row["old_secret"], row["old_secret_until"]) == (None, None, None)
+    assert row["full_address"] == made.json()["address"]
+    stored = str(row) + str(api_user.deployment.rows("SELECT * FROM audit_log"))
+    assert not [secret for secret in secrets if secret and secret in stored]
+    assert "hidden" not in stored
+
+
 def test_a_secret_is_replaced_and_the_old_one_stays_for_the_grace(api_user: ApiUser) -> None:
     first = add(api_user).json()["secret"]
     add(api_user, name="slack", kind="slack")

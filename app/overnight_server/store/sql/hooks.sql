@@ -58,8 +58,9 @@ UPDATE webhook_sources
 RETURNING old_secret_until;
 
 -- name: remove_webhook_source
+-- Nothing needs its secrets any more.
 UPDATE webhook_sources
-   SET removed_at = clock()
+   SET removed_at = clock(), secret = NULL, old_secret = NULL, old_secret_until = NULL
  WHERE id = :source_id
    AND user_id = :user_id
    AND removed_at IS NULL

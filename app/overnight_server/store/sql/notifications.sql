@@ -200,8 +200,9 @@ UPDATE notification_channels
 UPDATE notification_channels SET disabled_at = NULL, failures = 0, blocked_until = NULL WHERE id = :channel;
 
 -- name: remove_channel
+-- Nothing needs its secrets any more; a trigger removes the old one.
 UPDATE notification_channels
-   SET removed_at = clock()
+   SET removed_at = clock(), secret = NULL, old_secret_until = NULL, full_address = address
  WHERE user_id = :user_id AND name = :name AND removed_at IS NULL
 RETURNING id;
 

@@ -4,7 +4,7 @@
 -- usual one; until `old_secret_until` the old secret is accepted too. `id_pointer` is where an event names its delivery, if
 -- not where the scheme's well-known senders do. An event that meets every condition of `filter`
 -- becomes a task, or a graph if `is_graph`, made from `template`. A paused or removed source answers as one that never
--- existed. Rows are never deleted.
+-- existed. Rows are never deleted, but a removed source has no secrets.
 CREATE TABLE webhook_sources (
     id UUID NOT NULL,
     user_id UUID NOT NULL,
@@ -12,7 +12,7 @@ CREATE TABLE webhook_sources (
     scheme TEXT NOT NULL,
     header TEXT,
     id_pointer TEXT,
-    secret TEXT NOT NULL,
+    secret TEXT,
     old_secret TEXT,
     old_secret_until TIMESTAMP WITH TIME ZONE,
     filter JSONB DEFAULT '[]' NOT NULL,
@@ -30,6 +30,7 @@ CREATE TABLE webhook_sources (
     CONSTRAINT webhook_sources_header_where_it_can_differ CHECK (header IS NULL OR scheme IN ('stripe', 'token')),
     CONSTRAINT webhook_sources_id_where_it_can_differ CHECK (id_pointer IS NULL OR scheme <> 'standard'),
     CONSTRAINT webhook_sources_old_secret_ends CHECK ((old_secret IS NULL) = (old_secret_until IS NULL)),
+    CONSTRAINT webhook_sources_secret_until_removed CHECK ((secret IS NULL) = (removed_at IS NOT NULL)),
     CONSTRAINT webhook_sources_per_minute_positive CHECK (per_minute > 0),
     CONSTRAINT webhook_sources_refusal_has_time CHECK ((last_refused_at IS NULL) = (last_refusal IS NULL)),
     FOREIGN KEY(user_id) REFERENCES users (id)

@@ -6,7 +6,8 @@
 -- `digest_after` events of one kind come within `digest_minutes`, they are sent as one message (0: never).
 -- `private_allowed`: an operator added it, so it may lead into a private network. The notifier counts `failures` in a
 -- row of the receiver, and leaves the channel alone until `blocked_until`; a channel whose receiver said that it is
--- gone is disabled, and told nothing until its user enables it. Rows are never deleted.
+-- gone is disabled, and told nothing until its user enables it. Rows are never deleted, but a removed channel has neither
+-- its secrets nor its full address.
 CREATE TABLE notification_channels (
     id UUID DEFAULT gen_random_uuid() NOT NULL,
     user_id UUID NOT NULL,
@@ -31,7 +32,7 @@ CREATE TABLE notification_channels (
     blocked_until TIMESTAMP WITH TIME ZONE,
     PRIMARY KEY (id),
     CONSTRAINT notification_channels_kind_known CHECK (kind IN ('email', 'service', 'slack', 'webhook')),
-    CONSTRAINT notification_channels_webhooks_have_secrets CHECK ((kind = 'webhook') = (secret IS NOT NULL)),
+    CONSTRAINT notification_channels_webhooks_have_secrets CHECK ((kind = 'webhook' AND removed_at IS NULL) = (secret IS NOT NULL)),
     CONSTRAINT notification_channels_old_secret_ends CHECK ((old_secret IS NULL) = (old_secret_until IS NULL)),
     CONSTRAINT notification_channels_quiet_whole_or_none CHECK (num_nonnulls(quiet_zone, quiet_from, quiet_to) IN (0, 3)),
     CONSTRAINT notification_channels_quiet_has_length CHECK (quiet_from <> quiet_to),
@@ -142,12 +143,13 @@ RETURN c.removed_at IS NULL AND c.disabled_at IS NULL
    AND (c.blocked_until IS NULL OR c.blocked_until <= clock())
    AND NOT is_quiet(c.quiet_zone, c.quiet_from, c.quiet_to);
 
--- A new secret of a webhook: the old one remains until `old_secret_until`. Whoever replaces it may not read it.
+-- A new secret of a webhook: the old one remains until `old_secret_until`. Whoever replaces it may not read it. A removed
+-- channel keeps none.
 CREATE FUNCTION keep_old_secret() RETURNS trigger
 LANGUAGE plpgsql
 AS $$
 BEGIN
-    NEW.old_secret := OLD.secret;
+    NEW.old_secret := CASE WHEN NEW.removed_at IS NULL THEN OLD.secret END;
     RETURN NEW;
 END
 $$;
