@@ -63,6 +63,35 @@ def test_a_run_that_uses_too_much_memory_ends_as_out_of_memory(
 
 
 @pytest.mark.usefixtures("worker")
+def test_a_sandbox_has_its_own_limit_and_not_that_of_its_run(harness: WorkerHarness) -> None:
+    """Longer than the guard needs to look twice, and with more than a run of a handler may use."""
+    hog = f"import time; block = b'x' * ({RUN_MB + 200} << 20); time.sleep(2); print('done')"
+    execution = {
+        "agent": None,
+        "argv": ["python3", "-c", hog],
+        "env": {},
+        "network": None,
+        "limits": {"memory_mb": 2 * RUN_MB},
+    }
+
+    task_id = harness.send(
+        "command",
+        execution=execution,
+        required_capabilities=("runner:command",),
+        max_attempts=1,
+    )
+
+    wait_until(
+        lambda: harness.deployment.state(task_id) in {"completed", "dead_lettered"},
+        timeout=60,
+        what="the command to end",
+    )
+    row = harness.deployment.row(task_id)
+    assert (row["state"], row["error"]) == ("completed", None)
+    assert row["output"]["text"] == "done"
+
+
+@pytest.mark.usefixtures("worker")
 def test_a_child_that_leaks_is_replaced_although_its_slot_claims_for_itself(
     harness: WorkerHarness,
 ) -> None:

@@ -30,6 +30,7 @@ from overnight_server.process_tree import (
     signal_on_parent_death,
 )
 from overnight_worker.claim_registry import CLAIM_REGISTRY
+from overnight_worker.pool_guard_process import END_PROGRAMS, MESSAGE
 
 # How long a run waits for its guard; a guard that does not answer is stopped or overloaded, and
 # the programs end with the pool process then.
@@ -73,9 +74,9 @@ class PoolGuard:
     def split(self, *, memory_limit_mb: int) -> None:
         """Split a new pool process into guard and run process; return in the run process.
 
-        A run and its programs may use `memory_limit_mb` together, 0 for any amount. Do nothing in
-        a process that is not of a prepared pool. Raise SystemExit if Linux cannot
-        start another process, so that the pool tries again.
+        A run and its programs may use `memory_limit_mb` together, 0 for any amount; sandboxes that
+        `leave_out` names are not counted. Do nothing in a process that is not of a prepared pool.
+        Raise SystemExit if Linux cannot start another process, so that the pool tries again.
         """
         if self._main_pid in {None, os.getpid()}:
             return
@@ -116,13 +117,22 @@ class PoolGuard:
                 pass
         self._reaped = _reaped_children()
 
+    def leave_out(self, sandbox: int) -> None:
+        """Let the processes of a sandbox not count as memory of the run: it has its own limit.
+
+        `sandbox` is the pid of its process 1.
+        """
+        if self._channel is not None:
+            with contextlib.suppress(OSError):
+                self._channel.send(MESSAGE.pack(sandbox))
+
     def end_programs(self) -> None:
         """Kill every program below this process and its guard, and wait until they have ended."""
         if self._channel is None:
             _kill_children()
             return
         with contextlib.suppress(OSError):
-            self._channel.send(b"\x00")
+            self._channel.send(MESSAGE.pack(END_PROGRAMS))
             self._channel.recv(1)
 
     def end_adopted(self) -> None:

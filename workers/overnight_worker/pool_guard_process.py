@@ -6,6 +6,8 @@ is the subreaper of everything below it, so a program cannot leave the guard's t
 session of its own, not as an orphan, not when it is stopped.
 
 - The run process asks over the channel: the guard kills all programs and answers.
+- The run process names a sandbox over the channel: its processes have a memory limit of their own
+  from then on, and do not count as memory of the run.
 - The run process ends, for any reason: the guard kills all programs, then ends in the same way. For
   Celery and for `dead_pool_processes` the pool process ends only then, so that nobody else gets the
   task before its programs are gone.
@@ -24,16 +26,20 @@ import os
 import resource
 import select
 import signal
+import struct
 import sys
 import time
 from pathlib import Path
 
-from overnight_server.process_tree import descendants, kill_living, reap_children
+from overnight_server.process_tree import descendants, is_living, kill_living, reap_children
 
 # How long to wait for processes that were killed: one that waits for a disk dies when that answers,
 # and runs no more code until then.
 END_SECONDS = 10.0
 PAUSE_SECONDS = 0.005
+# One message of the run process: the pid of process 1 of a sandbox, or END_PROGRAMS.
+MESSAGE = struct.Struct("=i")
+END_PROGRAMS = 0
 # How often the memory of a run is measured.
 MEMORY_CHECK_SECONDS = 0.5
 # A process that is born during one look at the tree is found by the next.
@@ -63,6 +69,7 @@ class Guard:
         self._main_pipe = main_pipe
         self._limit_kb = self._registry = self._offset = 0
         self._status: int | None = None
+        self._sandboxes: set[int] = set()
         for number in IGNORED_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         self._signals = _open_signal_pipe()
@@ -85,7 +92,7 @@ class Guard:
                 break  # nobody writes to this pipe: the main process has ended
             if self._channel in ready and not self._answer():
                 sources.remove(self._channel)
-            if self._limit_kb and memory_kb(descendants(os.getpid()), self._limit_kb):
+            if self._limit_kb and memory_kb(self._counted_processes(), self._limit_kb):
                 with contextlib.suppress(OSError):  # a process without a record
                     os.pwrite(self._registry, b"\x01", self._offset)
                 break
@@ -93,13 +100,29 @@ class Guard:
         end_like(self._status or 0)
 
     def _answer(self) -> bool:
-        """End the programs of a run and answer its process; False if it closed the channel."""
-        if not _read(self._channel):
+        """Do what the run process asks over the channel; False if it closed the channel."""
+        message = _read(self._channel)
+        if len(message) < MESSAGE.size:
             return False
+        (sandbox,) = MESSAGE.unpack(message)
+        if sandbox != END_PROGRAMS:
+            self._sandboxes.add(sandbox)
+            return True
         self._end_programs()
         with contextlib.suppress(OSError):
             os.write(self._channel, b"\x00")
         return True
+
+    def _counted_processes(self) -> list[int]:
+        """Return the processes whose memory counts as that of the run: all but sandboxes.
+
+        No process leaves a sandbox: process 1 adopts its orphans, and ends after all of them.
+        """
+        self._sandboxes = {pid for pid in self._sandboxes if is_living(pid)}
+        own_limit = {*self._sandboxes}
+        for sandbox in self._sandboxes:
+            own_limit.update(descendants(sandbox))
+        return [pid for pid in descendants(os.getpid()) if pid not in own_limit]
 
     def _end_programs(self) -> None:
         """Kill everything below the guard but the run process, and wait until it has ended."""
@@ -161,7 +184,7 @@ def _open_signal_pipe() -> int:
 
 def _read(channel: int) -> bytes:
     try:
-        return os.read(channel, 1)
+        return os.read(channel, MESSAGE.size)
     except OSError:
         return b""
 

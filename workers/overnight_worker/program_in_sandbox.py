@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Final
 
 from overnight_server.domain.execution import EffectiveLimits
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.run_context import RunContext
 from overnight_worker.sandbox import (
     SandboxEnd,
@@ -89,6 +90,7 @@ def run_program(
     """
     stdout, stderr = _KeptOutput("stdout"), _KeptOutput("stderr")
     with start_sandbox(spec, sandbox_kind) as sandbox:
+        POOL_GUARD.leave_out(sandbox.pid)
         context.on_stop(lambda reason: None if reason in ignored_stops else sandbox.kill())
         readers = [
             Thread(target=stream.read, args=(descriptor, log), daemon=True)

@@ -330,7 +330,8 @@ class Settings(BaseModel):
     run_memory_mb: Annotated[int, NumberRange(0, 1_000_000)] = Field(
         default=4096,
         description="The memory, in MB, that a run and the programs it started may use together. "
-        "A run that uses more is ended as `out_of_memory`; 0 means no limit.",
+        "A run that uses more is ended as `out_of_memory`; 0 means no limit. A command in a "
+        "sandbox has the limit of its plan and task instead.",
     )
     sandbox: Annotated[Literal["strict", "permissive"], LowerCase] = Field(
         default="strict",

@@ -11,6 +11,7 @@ from overnight_server.domain.execution import MODEL, Execution
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
 from overnight_worker.identity import WORKER_ID
+from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.program_in_sandbox import sandbox_limits
 from overnight_worker.run_context import RunContext
 from overnight_worker.runners.command_events import CommandEvents
@@ -54,6 +55,7 @@ class CommandRunner:
             sandbox = start_sandbox(spec, self._sandbox_kind)
         except NoSandbox as error:
             raise Fail(f"{error}; {error.remedy}", error_class=error.error_class) from error
+        POOL_GUARD.leave_out(sandbox.pid)
         fault("sandbox.after_spawn")
         run = self._runs[external_id] = CommandRun(sandbox, connection)
         watch = threading.Thread(
