@@ -1,13 +1,18 @@
-"""What a command may leave in its clone, and what git then makes of it, in a real sandbox."""
+"""What a repository or a command's clone may hold, and what git then makes of it.
 
+Git runs outside of a sandbox on the repository of a task, and in a sandbox on its clone.
+"""
+
+import os
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from overnight.handlers.control_exceptions import Fail
+from overnight.handlers.control_exceptions import Fail, Stopped
 from overnight.handlers.outcome import storable
 from overnight_worker.collect import about_changes
 from overnight_worker.git_workspace import (
@@ -23,11 +28,14 @@ from overnight_worker.program_in_sandbox import run_program
 from overnight_worker.run_context import RunContext
 from overnight_worker.run_directory import workspace
 from overnight_worker.sandbox import SandboxKind, SandboxLimits, SandboxSpec
+from tests.support.open_directory import open_directory
 from tests.support.sample_run import RUN
 
 SECONDS = 60
 BRANCH = "overnight/task_1"
 LIMITS = SandboxLimits(workspace_mb=64)
+# An ordinary user that no account of the machine has.
+OWNER = 60_098
 
 
 def git(repo: Path, *words: str) -> str:
@@ -55,7 +63,7 @@ def context() -> RunContext:
 
 @pytest.fixture
 def cloned(repo: Path, context: RunContext) -> Iterator[tuple[Clone, Path]]:
-    repository = Repository(str(repo), "", BRANCH)
+    repository = Repository(str(repo), "", BRANCH, (str(repo),))
     with workspace() as directory:
         yield clone(repository, directory, SandboxKind.OWN, LIMITS, context), directory
 
@@ -144,3 +152,130 @@ def test_a_clone_that_is_no_longer_one_says_why(
 ) -> None:
     with pytest.raises(Fail, match=reason):
         changes_by(script, cloned, context)
+
+
+@pytest.fixture
+def allowed() -> Iterator[Path]:
+    """An allowed directory, with an empty directory `open` in it, that every user can enter."""
+    with open_directory() as place:
+        (place / "open").mkdir()
+        yield place
+
+
+def contents(source: Path, allowed: tuple[str, ...], context: RunContext) -> str:
+    """Return what a run finds in app.txt of its clone."""
+    repository = Repository(str(source), "", BRANCH, allowed)
+    with workspace() as directory:
+        clone(repository, directory, SandboxKind.OWN, LIMITS, context)
+        left = {path.name for path in directory.parent.iterdir()}
+        assert left == {directory.name, "source.bundle"}
+        return (directory / "app.txt").read_text()
+
+
+def make_git_file(source: Path, private: Path) -> None:
+    (source / ".git").write_text(f"gitdir: {private}/.git\n")
+
+
+def make_git_link(source: Path, private: Path) -> None:
+    (source / ".git").symlink_to(private / ".git")
+
+
+def make_common_directory(source: Path, private: Path) -> None:
+    git(source, "init", "--quiet", "--initial-branch", "main")
+    (source / ".git" / "commondir").write_text(f"{private}/.git\n")
+
+
+def make_alternate(source: Path, private: Path) -> None:
+    git(source, "init", "--quiet", "--initial-branch", "main")
+    (source / ".git/objects/info/alternates").write_text(f"{private}/.git/objects\n")
+    (source / ".git/refs/heads/main").write_text(git(private, "rev-parse", "HEAD"))
+
+
+def make_object_links(source: Path, private: Path) -> None:
+    git(source, "init", "--quiet", "--initial-branch", "main")
+    for folder in (private / ".git/objects").glob("??"):
+        (source / ".git/objects" / folder.name).symlink_to(folder)
+    (source / ".git/refs/heads/main").write_text(git(private, "rev-parse", "HEAD"))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [make_git_file, make_git_link, make_common_directory, make_alternate, make_object_links],
+)
+def test_an_allowed_directory_leads_to_no_repository_that_is_not(
+    repo: Path, allowed: Path, context: RunContext, make: Callable[[Path, Path], None]
+) -> None:
+    source = allowed / "open"
+    make(source, repo)
+
+    with pytest.raises(
+        Fail, match=f"repo: {source} takes its commits from .* may not read"
+    ) as told:
+        contents(source, (str(allowed),), context)
+
+    assert "OVERNIGHT_ALLOWED_REPOSITORIES is" in str(told.value)
+    assert contents(source, (str(allowed), str(repo)), context) == "one\n"
+
+
+def test_a_worktree_of_an_allowed_repository_is_allowed(
+    repo: Path, tmp_path: Path, context: RunContext
+) -> None:
+    worktree = tmp_path / "elsewhere" / "tree"
+    git(repo, "worktree", "add", "--quiet", str(worktree))
+
+    assert contents(worktree, (str(repo), str(worktree)), context) == "one\n"
+    with pytest.raises(Fail, match="takes its commits from"):
+        contents(worktree, (str(worktree),), context)
+
+
+if os.geteuid() == 0:
+
+    def test_git_of_a_root_worker_reads_what_the_owner_of_the_repository_may_read(
+        repo: Path, allowed: Path, context: RunContext
+    ) -> None:
+        source = allowed / "open"
+        make_git_link(source, repo)
+        os.chown(source, OWNER, OWNER)
+
+        with pytest.raises(Fail, match=r"is no git repository|Permission denied"):
+            contents(source, ("/",), context)
+
+    def test_a_repository_of_another_user_is_cloned(
+        repo: Path, allowed: Path, context: RunContext
+    ) -> None:
+        source = allowed / "copy"
+        git(allowed, "clone", "--quiet", str(repo), str(source))
+        source.chmod(0o700)
+        for path in (source, *source.rglob("*")):
+            os.chown(path, OWNER, OWNER)
+
+        assert contents(source, (str(allowed),), context) == "one\n"
+
+
+def test_a_request_to_stop_ends_git_on_the_host(repo: Path, context: RunContext) -> None:
+    # Git waits for somebody who writes to the pipe.
+    os.mkfifo(repo / ".git/objects/info/alternates")
+    began = time.monotonic()
+    threading.Timer(0.5, lambda: context.stop("cancelled")).start()
+
+    with pytest.raises(Stopped, match="cancelled"):
+        contents(repo, (str(repo),), context)
+
+    assert time.monotonic() - began < SECONDS / 4
+
+
+def test_git_on_the_host_runs_no_program_of_the_repository(
+    repo: Path, tmp_path: Path, context: RunContext
+) -> None:
+    trap = tmp_path / "ran"
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch {trap}\nfalse\n")
+    program.chmod(0o755)
+    for hook in ("post-checkout", "reference-transaction", "pre-auto-gc", "post-index-change"):
+        (repo / ".git/hooks" / hook).symlink_to(program)
+    names = "core.fsmonitor core.sshCommand core.pager core.gitProxy uploadpack.packObjectsHook"
+    for name in (*names.split(), "core.alternateRefsCommand", "credential.helper", "diff.external"):
+        git(repo, "config", name, str(program))
+
+    assert contents(repo, (str(repo),), context) == "one\n"
+    assert not trap.exists()

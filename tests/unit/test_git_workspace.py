@@ -10,9 +10,9 @@ from overnight_worker.git_workspace import (
     MAX_NAMES_BYTES,
     Changes,
     Repository,
-    check_allowed,
     parse_numstat,
 )
+from overnight_worker.source_repository import check_allowed
 
 
 def test_a_repository_is_allowed_by_itself_or_a_path_above(tmp_path: Path) -> None:

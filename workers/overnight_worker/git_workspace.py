@@ -5,15 +5,12 @@ clone is made in a sandbox, and so is everything that git does after the command
 have changed the configuration, hooks and attributes of the clone, which git then executes.
 """
 
-import difflib
 import json
 import os
-import subprocess
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from overnight.handlers.control_exceptions import Fail
 from overnight_worker.program_in_sandbox import run_program
@@ -27,30 +24,24 @@ from overnight_worker.sandbox import (
 )
 from overnight_worker.sandbox.file_collector import open_beneath
 from overnight_worker.sandbox.workspace import let_sandbox_read
+from overnight_worker.source_repository import (
+    BASE,
+    GIT_ENV,
+    GIT_SECONDS,
+    check_allowed,
+    write_bundle,
+)
 
 BRANCH_PREFIX: Final = "overnight/"
 UNREADABLE: Final = "the changes cannot be read from the workspace"
 BUNDLE: Final = "/overnight/source.bundle"
-BASE: Final = "refs/heads/overnight-base"
-GIT_SECONDS: Final = 600.0
 MAX_FILE_BYTES: Final = 64 << 20
-# How many branches and tags a message names.
-MAX_NAMES: Final = 5
 # How many changed files the output of a task names, and how long these names may be together: an
 # output has a largest size.
 MAX_FILES_NAMED: Final = 10_000
 MAX_NAMES_BYTES: Final = 400_000
 # Git writes what a command added once more as objects, as a bundle and as a patch.
 COMMIT_SHARE: Final = 4
-GIT_ENV: Final = {
-    "GIT_CONFIG_GLOBAL": "/dev/null",
-    "GIT_CONFIG_NOSYSTEM": "1",
-    "GIT_TERMINAL_PROMPT": "0",
-    "GIT_AUTHOR_NAME": "Overnight",
-    "GIT_AUTHOR_EMAIL": "overnight@localhost",
-    "GIT_COMMITTER_NAME": "Overnight",
-    "GIT_COMMITTER_EMAIL": "overnight@localhost",
-}
 # Arguments: the source, the branch, the ref (empty for the repository's own). Prints the commit.
 CLONE_SCRIPT: Final = """
 set -e
@@ -94,11 +85,15 @@ fi
 
 @dataclass(frozen=True)
 class Repository:
-    """A repository that a task works on, and the branch of the task in it."""
+    """A repository that a task works on, and the branch of the task in it.
+
+    `allowed` has what the operator allows on this worker.
+    """
 
     source: str
     ref: str
     branch: str
+    allowed: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:
@@ -135,32 +130,6 @@ class Changes:
     patch: bytes = b""
 
 
-def check_allowed(source: str, allowed: tuple[str, ...]) -> None:
-    """Raise Fail unless an operator allows the repository, or a path above it, on this worker."""
-    wanted = source.rstrip("/")
-    is_url = "://" in wanted
-    if not is_url:
-        wanted = str(Path(wanted).resolve())
-    for entry in allowed:
-        prefix = entry.rstrip("/")
-        is_below = wanted == prefix or wanted.startswith(f"{prefix}/")
-        if is_below and not (is_url and _leads_up(wanted)):
-            return
-    value = f"is {','.join(allowed)}" if allowed else "is not set"
-    raise _invalid(
-        f"repo: this worker may not read {source}: OVERNIGHT_ALLOWED_REPOSITORIES {value}."
-        " An operator adds the repository, or a directory above it"
-    )
-
-
-def _leads_up(url: str) -> bool:
-    """Return whether a client or a server may understand the path of a URL as one above it."""
-    path = urlsplit(url).path
-    while (plain := unquote(path)) != path:
-        path = plain
-    return not {".", ".."}.isdisjoint(path.replace("\\", "/").split("/"))
-
-
 def clone(
     repository: Repository,
     workspace: Path,
@@ -170,13 +139,16 @@ def clone(
 ) -> Clone:
     """Clone a repository into an empty workspace, on the branch of the task.
 
-    Raise Fail if the repository or the ref cannot be read, or if the workspace is too small.
+    Raise Fail if the repository is not allowed, if it or the ref cannot be read, or if the
+    workspace is too small. A request to stop the run ends this with Stopped.
     """
+    check_allowed(repository.source, repository.allowed)
     mounts: tuple[ReadOnlyMount, ...] = ()
     source, ref, hosts = repository.source, repository.ref, repository.hosts
     if not hosts:
         bundle = workspace.parent / "source.bundle"
-        _bundle(Path(source).resolve(), ref, bundle)
+        path = Path(source).resolve()
+        write_bundle(path, ref, bundle, allowed=repository.allowed, context=context)
         let_sandbox_read(bundle, workspace)
         mounts = (ReadOnlyMount(bundle, BUNDLE),)
         source, ref = BUNDLE, BASE.removeprefix("refs/heads/")
@@ -244,85 +216,8 @@ def parse_numstat(output: bytes) -> Changes:
     return Changes(tuple(files), count, insertions, deletions)
 
 
-def _bundle(source: Path, ref: str, target: Path) -> None:
-    """Write the commits of a repository of this machine up to a ref into a file."""
-    bare = target.with_name("source.git")
-    env = _read_env(source, target.with_name("gitconfig"))
-    commit = _commit_of(source, ref, env)
-    try:
-        _git(env, "init", "--quiet", "--bare", str(bare))
-        wanted = f"{commit}:{BASE}"
-        _git(env, "-C", str(bare), "fetch", "--quiet", "--no-tags", str(source), wanted)
-        _git(env, "-C", str(bare), "bundle", "create", "--quiet", str(target), BASE)
-    except subprocess.SubprocessError as error:
-        detail = getattr(error, "stderr", "") or str(error)
-        raise _invalid(f"repo: {source} cannot be read: {detail.strip()}") from error
-
-
-def _read_env(source: Path, config: Path) -> dict[str, str]:
-    """Return the environment in which git reads a repository, which may be another user's."""
-    # The operator trusts its owner with being read.
-    config.write_text("[safe]\n\tdirectory = *\n")
-    return {
-        **GIT_ENV,
-        "GIT_CONFIG_GLOBAL": str(config),
-        # A repository above an allowed directory is not allowed.
-        "GIT_CEILING_DIRECTORIES": str(source.parent),
-        # Objects that a partial clone lacks would be fetched by a program that its owner chose.
-        "GIT_NO_LAZY_FETCH": "1",
-        "PATH": os.defpath,
-        "HOME": "/nonexistent",
-    }
-
-
-def _commit_of(source: Path, ref: str, env: Mapping[str, str]) -> str:
-    """Return the commit that a ref names, or the current one; raise Fail if there is none."""
-    if not source.is_dir():
-        raise _invalid(f"repo: {source} is no directory of the worker's machine")
-    try:
-        _git(env, "-C", str(source), "rev-parse", "--git-dir")
-    except subprocess.CalledProcessError:
-        raise _invalid(
-            f"repo: {source} is no git repository; name the directory that has .git in it"
-        ) from None
-    try:
-        wanted = f"{ref or 'HEAD'}^{{commit}}"
-        return _git(env, "-C", str(source), "rev-parse", "--quiet", "--verify", wanted).strip()
-    except subprocess.CalledProcessError:
-        raise _no_commit(source, ref, env) from None
-
-
-def _no_commit(source: Path, ref: str, env: Mapping[str, str]) -> Fail:
-    """Return the error for a ref that names no commit; it says which branches and tags exist."""
-    if not ref:
-        return _invalid(f"repo: {source} has no commit yet; make the first one")
-    words = ("for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/tags")
-    names = _git(env, "-C", str(source), *words).split()
-    similar_names = difflib.get_close_matches(ref, names, MAX_NAMES) or names[:MAX_NAMES]
-    return _invalid(
-        f"ref: {source} has no branch, tag or commit {ref!r}; it has {', '.join(similar_names)}"
-    )
-
-
 def _invalid(message: str) -> Fail:
     return Fail(message, error_class="invalid_input")
-
-
-def _git(env: Mapping[str, str], *words: str) -> str:
-    """Run git outside of a sandbox; return its output, or raise SubprocessError."""
-    process = subprocess.run(
-        ["git", *words],
-        env=env,
-        check=True,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=GIT_SECONDS,
-        cwd="/",
-        # Other users of the machine may enter the directory.
-        umask=0o077,
-    )
-    return process.stdout
 
 
 def _run(spec: SandboxSpec, sandbox_kind: SandboxKind, context: RunContext, *, what: str) -> bytes:

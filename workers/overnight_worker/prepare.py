@@ -12,7 +12,6 @@ from overnight_worker.git_workspace import (
     BRANCH_PREFIX,
     Clone,
     Repository,
-    check_allowed,
     clone,
 )
 from overnight_worker.input_files import write_input_files
@@ -22,6 +21,7 @@ from overnight_worker.run_directory import workspace
 from overnight_worker.runners.runner import PreparedRun
 from overnight_worker.sandbox.probe import choose_sandbox_kind
 from overnight_worker.secrets import resolve
+from overnight_worker.source_repository import check_allowed
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _clone(
     # Git executes what a command left in its clone, so without a sandbox there is none.
     sandbox_kind = choose_sandbox_kind("strict")
     branch = f"{BRANCH_PREFIX}{context.task_id}"
-    repository = Repository(execution.repo, execution.ref, branch)
+    repository = Repository(execution.repo, execution.ref, branch, repositories)
     return clone(repository, directory, sandbox_kind, sandbox_limits(execution.limits), context)
 
 

@@ -11,8 +11,9 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from overnight_worker.git_workspace import GIT_ENV, GIT_SECONDS, Clone
+from overnight_worker.git_workspace import Clone
 from overnight_worker.run_context import RunContext
+from overnight_worker.source_repository import GIT_ENV, GIT_SECONDS
 
 # The task's row is locked while the branch is written; its objects are there already.
 LOCKED_SECONDS: Final = 3.0
