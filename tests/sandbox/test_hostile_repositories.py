@@ -14,6 +14,7 @@ import pytest
 
 from overnight.handlers.control_exceptions import Fail, Stopped
 from overnight.handlers.outcome import storable
+from overnight_worker import git_workspace
 from overnight_worker.collect import about_changes
 from overnight_worker.git_workspace import (
     COMMIT_SHARE,
@@ -279,3 +280,15 @@ def test_git_on_the_host_runs_no_program_of_the_repository(
 
     assert contents(repo, (str(repo),), context) == "one\n"
     assert not trap.exists()
+
+
+def test_what_is_no_file_in_a_clone_leaves_no_descriptor_open(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    before = len([*Path("/proc/self/fd").iterdir()])
+
+    for name in ("folder", "pipe"):
+        with pytest.raises(OSError, match=name):
+            git_workspace._read(tmp_path, name)
+
+    assert len([*Path("/proc/self/fd").iterdir()]) == before

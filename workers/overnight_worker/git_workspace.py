@@ -5,8 +5,10 @@ clone is made in a sandbox, and so is everything that git does after the command
 have changed the configuration, hooks and attributes of the clone, which git then executes.
 """
 
+import errno
 import json
 import os
+import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -239,10 +241,16 @@ def _read(workspace: Path, name: str, *, is_whole: bool = False) -> bytes:
     """
     top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        with os.fdopen(open_beneath(top, name), "rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        descriptor = open_beneath(top, name)
     except FileNotFoundError:
         return b""
     finally:
         os.close(top)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", name)
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    finally:
+        os.close(descriptor)
     return b"" if is_whole and len(content) > MAX_FILE_BYTES else content[:MAX_FILE_BYTES]
