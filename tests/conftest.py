@@ -18,9 +18,19 @@ from tests.support import logins
 from tests.support.deployment import Deployment
 from tests.support.night import TYPES, Night, connected, play_night
 from tests.support.servers import Superuser, postgres_server, redis_server
+from tests.support.tested_sandboxes import left_out
 
 TEMPLATE = "template_overnight"
 NUMBERS = count(1)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which sandboxes were not tested; with xdist, the process that reports says it."""
+    lines = left_out()
+    if lines:
+        terminalreporter.section("not tested on this machine")
+    for line in lines:
+        terminalreporter.line(line)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -14,27 +14,11 @@ from typing import Any
 import pytest
 
 from overnight_worker.sandbox import SandboxKind
-from overnight_worker.sandbox.spec import SANDBOXES
+from tests.support.tested_sandboxes import ROOT, SANDBOX_KINDS
 
 # An ordinary user that no account of the machine has.
 TEST_USER = 60_099
-ROOT = os.geteuid() == 0
-SANDBOX_KINDS = [
-    sandbox_kind
-    for sandbox_kind in SANDBOXES
-    if sandbox_kind is SandboxKind.OWN or shutil.which("bwrap")
-]
 KINDS = ["root", "user"] if ROOT else ["user"]
-
-
-def pytest_report_header() -> list[str]:
-    """Say what this machine cannot test, because no test is skipped in silence."""
-    lines = []
-    if SandboxKind.BUBBLEWRAP not in SANDBOX_KINDS:
-        lines.append("sandbox: bubblewrap is not installed, so only the kind `own` is tested")
-    if not ROOT:
-        lines.append("sandbox: the tests do not run as root, so only the user worker is tested")
-    return lines
 
 
 class SandboxWorker:
