@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from overnight_worker.sandbox import (
+    NetworkPolicy,
     SandboxKind,
     SandboxSpec,
     create_workspace,
@@ -283,6 +284,22 @@ def test_a_sandbox_ends_when_the_other_end_of_its_channel_is_closed(
     assert ended is not None, "the sandbox lives on"
     assert ended.cause == "failed"
     assert "exit code 81" in ended.detail
+
+
+def test_no_descriptor_of_a_sandbox_is_inherited_by_other_programs(
+    workspace: Path, sandbox_kind: SandboxKind
+) -> None:
+    def inheritable() -> set[int]:
+        numbers = [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]
+        open_numbers = [each for each in numbers if Path(f"/proc/self/fd/{each}").exists()]
+        return {number for number in open_numbers if os.get_inheritable(number)}
+
+    before = inheritable()
+    network = NetworkPolicy(("agent.example",))
+    spec = SandboxSpec(argv=("sleep", "300"), workspace=workspace, network=network)
+
+    with start_sandbox(spec, sandbox_kind):
+        assert inheritable() == before
 
 
 def test_every_process_is_in_the_group_that_limits_the_memory(

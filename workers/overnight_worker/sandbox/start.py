@@ -286,7 +286,9 @@ class _Start:
         self.channel.settimeout(START_SECONDS)
         space = socket.CMSG_SPACE(CREDENTIALS_BYTES) + socket.CMSG_SPACE(array.array("i").itemsize)
         try:
-            message, ancillary, _, _ = self.channel.recvmsg(64, space)
+            # No program that is started meanwhile inherits the listener.
+            flags = socket.MSG_CMSG_CLOEXEC
+            message, ancillary, _, _ = self.channel.recvmsg(64, space, flags)
         except TimeoutError:
             reason = f"the sandbox was not ready after {START_SECONDS:g} s"
             raise NoSandbox(reason, "see whether the machine is overloaded") from None
