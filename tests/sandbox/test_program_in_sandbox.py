@@ -31,3 +31,14 @@ def test_the_beginning_and_the_end_of_a_long_output_are_kept(sandbox_kind: Sandb
     assert program.last_error == "1 of 2 tests failed"
     assert len(program.stdout) == MAX_OUTPUT_BYTES
     assert len(program.stdout_tail) == len(program.stderr_tail) == TAIL_BYTES
+
+
+def test_a_program_may_write_any_number_of_events(sandbox_kind: SandboxKind) -> None:
+    context = RunContext(RUN, deadline=time.monotonic() + SECONDS)
+    script = 'yes \'{"event": "progress", "fraction": 0.5}\' | head -c 300000 >&3; echo done'
+    with workspace() as directory:
+        spec = SandboxSpec(argv=("sh", "-c", script), workspace=directory)
+
+        program = run_program(spec, sandbox_kind, context, seconds=SECONDS / 4)
+
+    assert (program.has_succeeded, program.stdout) == (True, b"done\n")

@@ -74,6 +74,12 @@ def sandbox_limits(limits: EffectiveLimits) -> SandboxLimits:
     )
 
 
+def _discard(descriptor: int) -> None:
+    """Read a stream to its end: a program whose pipe is full would wait for ever."""
+    while os.read(descriptor, READ_BYTES):
+        pass
+
+
 def run_program(
     spec: SandboxSpec,
     sandbox_kind: SandboxKind,
@@ -83,7 +89,7 @@ def run_program(
     ignored_stops: frozenset[str] = frozenset(),
     log: Callable[[str, bytes], None] | None = None,
 ) -> ProgramEnd:
-    """Run a program to its end, for at most `seconds`.
+    """Run a program to its end, for at most `seconds`; the events that it writes are discarded.
 
     A request to stop the run ends the program, and then this raises Stopped; `ignored_stops` are
     the reasons for which it goes on. `log` gets what the program writes, with the stream's name.
@@ -92,19 +98,24 @@ def run_program(
     with start_sandbox(spec, sandbox_kind) as sandbox:
         POOL_GUARD.leave_out(sandbox.pid)
         context.on_stop(lambda reason: None if reason in ignored_stops else sandbox.kill())
-        readers = [
-            Thread(target=stream.read, args=(descriptor, log), daemon=True)
-            for stream, descriptor in ((stdout, sandbox.stdout), (stderr, sandbox.stderr))
-        ]
-        for reader in readers:
-            reader.start()
-        must_stop = context.stop_reason not in {None, *ignored_stops}
-        end = None if must_stop else sandbox.wait(seconds)
-        sandbox.kill()
-        sandbox.wait()
-        for reader in readers:
-            reader.join()
-        context.on_stop(None)
+        readers: list[Thread] = []
+        try:
+            for read, arguments in (
+                (stdout.read, (sandbox.stdout, log)),
+                (stderr.read, (sandbox.stderr, log)),
+                (_discard, (sandbox.events,)),
+            ):
+                reader = Thread(target=read, args=arguments, daemon=True)
+                reader.start()
+                readers.append(reader)
+            must_stop = context.stop_reason not in {None, *ignored_stops}
+            end = None if must_stop else sandbox.wait(seconds)
+        finally:
+            sandbox.kill()
+            sandbox.wait()
+            for reader in readers:
+                reader.join()
+            context.on_stop(None)
     if context.stop_reason not in ignored_stops:
         context.check()
     return ProgramEnd(end, bytes(stdout.beginning), bytes(stdout.tail), bytes(stderr.tail))

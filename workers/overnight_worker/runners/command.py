@@ -61,7 +61,12 @@ class CommandRunner:
         watch = threading.Thread(
             target=self._watch, args=(external_id, run), name="run command", daemon=True
         )
-        watch.start()
+        try:
+            watch.start()
+        except RuntimeError:  # Linux gives this user no further thread
+            del self._runs[external_id]
+            sandbox.close()
+            raise
         return external_id
 
     def terminate(self, external_id: str, grace: float) -> None:
@@ -75,17 +80,21 @@ class CommandRunner:
             run.is_dead.wait()
 
     def _watch(self, external_id: str, run: "CommandRun") -> None:
-        """Wait for the end of a command, and report how it ended."""
+        """Wait for the end of a command, and report how it ended, whatever fails here."""
         try:
-            end = run.wait()
-        finally:
-            self._runs.pop(external_id, None)
-            run.sandbox.close()
-        try:
-            run.connection.end(run.output_of(end))
+            output = run.output_of(self._wait(external_id, run))
         except BaseException as error:  # noqa: BLE001 - this is how the run ended
             vars(error)["run_detail"] = run.stderr.text
             run.connection.end(raised=error)
+        else:
+            run.connection.end(output)
+
+    def _wait(self, external_id: str, run: "CommandRun") -> SandboxEnd:
+        try:
+            return run.wait()
+        finally:
+            self._runs.pop(external_id, None)
+            run.sandbox.close()
 
 
 class CommandRun:
@@ -103,22 +112,27 @@ class CommandRun:
         self._events = CommandEvents(connection.context)
 
     def wait(self) -> SandboxEnd:
-        """Read what the command writes until all of its processes have ended; return its end."""
-        readers = [
-            threading.Thread(target=read, args=(descriptor,), daemon=True)
+        """Read what the command writes until all of its processes have ended; return its end.
+
+        If this cannot be done, end the command and raise why.
+        """
+        readers: list[threading.Thread] = []
+        try:
             for read, descriptor in (
                 (self._events.read, self.sandbox.events),
                 (self._stdout.read, self.sandbox.stdout),
                 (self.stderr.read, self.sandbox.stderr),
-            )
-        ]
-        for reader in readers:
-            reader.start()
-        end = self.sandbox.wait() or SandboxEnd("failed")
-        self.is_dead.set()
-        for reader in readers:
-            reader.join()
-        return end
+            ):
+                reader = threading.Thread(target=read, args=(descriptor,), daemon=True)
+                reader.start()
+                readers.append(reader)
+            return self.sandbox.wait() or SandboxEnd("failed")
+        finally:
+            self.sandbox.kill()
+            self.sandbox.wait()
+            self.is_dead.set()
+            for reader in readers:
+                reader.join()
 
     def output_of(self, end: SandboxEnd) -> object:
         """Return the output of a command that succeeded; raise how it failed."""
