@@ -15,6 +15,7 @@ from overnight_worker.sandbox import (
     remedies,
 )
 from overnight_worker.sandbox.bubblewrap import bubblewrap_arguments
+from overnight_worker.sandbox.http_request import parse_head, pass_body
 from overnight_worker.sandbox.memory_group import V1, V2, find_parents
 from overnight_worker.sandbox.proxy import HostRefused, Proxy, connect_public, is_allowed
 from overnight_worker.sandbox.root_layout import RootLayout, root_layout
@@ -156,20 +157,132 @@ def test_a_request_is_passed_on_with_the_host_that_was_checked() -> None:
     lines = (b"GET http://a.example:8080/x?y=1 HTTP/1.1", b"Host: b.example", b"A: b")
     head = b"\r\n".join([*lines, b"Proxy-Connection: keep-alive"])
 
-    method, target, passed_on = proxy._parse(head)
+    request = parse_head(head)
 
-    assert (method, target) == ("GET", ("a.example", 8080))
-    assert passed_on == (
+    assert (request.method, request.host, request.port) == ("GET", "a.example", 8080)
+    assert request.head == (
         b"GET /x?y=1 HTTP/1.1\r\nHost: a.example:8080\r\nA: b\r\nConnection: close\r\n\r\n"
     )
 
 
 @pytest.mark.parametrize(
-    "head", [b"GET /x HTTP/1.1", b"GET ftp://a/ HTTP/1.1", b"nonsense", b"CONNECT a HTTP/1.1"]
+    "lines",
+    [
+        b"A: b\nHost: c",
+        b"A: b\rHost: c",
+        b"\nA: b",
+        b"A : b",
+        b" A: b",
+        b"A: b\r\n folded",
+        b"A",
+        b": b",
+        b"A: \0",
+        b"Content-Length: 1\r\nContent-Length: 1",
+        b"Content-Length: 1, 1",
+        b"Content-Length: +1",
+        b"Content-Length: 1\r\nTransfer-Encoding: chunked",
+        b"Transfer-Encoding: gzip, chunked",
+        b"transfer-encoding: chunked\r\nTransfer-Encoding: identity",
+    ],
+)
+def test_a_head_with_more_than_one_meaning_is_refused(lines: bytes) -> None:
+    parse_head(b"GET http://a.example/ HTTP/1.1\r\nA: b")
+
+    with pytest.raises(ValueError, match="a request with"):
+        parse_head(b"GET http://a.example/ HTTP/1.1\r\n" + lines)
+
+
+@pytest.mark.parametrize("version", [b"HTTP/2", b"HTTP/1.2", b"HTTP/0.9", b"http/1.1", b""])
+def test_an_unknown_version_of_http_is_refused(version: bytes) -> None:
+    with pytest.raises(ValueError, match="a request that begins with"):
+        parse_head(b"GET http://a.example/ " + version)
+
+
+def passed(head_lines: bytes, body: bytes, size: int) -> bytes:
+    """Return what of a body is passed on, when it arrives in pieces of a size."""
+    request = parse_head(b"POST http://a.example/ HTTP/1.1\r\n" + head_lines)
+    pieces = iter([body[start : start + size] for start in range(0, len(body), size)])
+    sent: list[bytes] = []
+    pass_body(request, next(pieces, b""), lambda: next(pieces, b""), sent.append)
+    return b"".join(sent)
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+def test_only_the_body_of_the_first_request_is_passed_on(size: int) -> None:
+    second = b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n"
+    chunks = b"3;x=y\r\nabc\r\n0A\r\n0123456789\r\n0\r\nTrailer: 1\r\n\r\n"
+
+    assert passed(b"A: b", second, size) == b""
+    assert passed(b"Content-Length: 5", b"12345" + second, size) == b"12345"
+    assert passed(b"Transfer-Encoding: chunked", chunks + second, size) == (
+        b"3\r\nabc\r\na\r\n0123456789\r\n0\r\n\r\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "body", [b"4\r\nabc", b"3\nabc\r\n", b"x\r\n", b"2\r\nabc\r\n0\r\n\r\n", b"-1\r\n", b"9" * 9000]
+)
+def test_chunks_with_more_than_one_meaning_are_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"a (body|chunk|line of a body) "):
+        passed(b"Transfer-Encoding: chunked", body, 1000)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /x HTTP/1.1",
+        b"GET ftp://a/ HTTP/1.1",
+        b"nonsense",
+        b"CONNECT a HTTP/1.1",
+        b"CONNECT a:4_43 HTTP/1.1",
+        b"CONNECT :443 HTTP/1.1",
+    ],
 )
 def test_a_request_that_names_no_host_is_refused(head: bytes) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        proxy._parse(head)
+        parse_head(head)
+
+
+def test_one_connection_without_a_tunnel_serves_one_request() -> None:
+    """The second request names a host that the server might serve too."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = socket.create_server(("127.0.0.1", 0))
+    address, server_address = listener.getsockname(), server.getsockname()
+    running = Proxy(
+        listener,
+        NetworkPolicy(("agent.example",)),
+        lambda _sentence: None,
+        lambda _host, _port: socket.create_connection(server_address, 10),
+    )
+    first = b"POST http://agent.example/ HTTP/1.1\r\nContent-Length: 2\r\n\r\nab"
+    with server, socket.create_connection(address, 10) as client:
+        client.sendall(first + b"GET / HTTP/1.1\r\nHost: other.example\r\n\r\n")
+        client.shutdown(socket.SHUT_WR)
+        accepted, _ = server.accept()
+        with accepted, accepted.makefile("rb") as stream:
+            received = stream.read()
+            accepted.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        answer = client.recv(1000)
+    running.close()
+
+    assert received.endswith(b"\r\n\r\nab")
+    assert b"other.example" not in received
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+
+
+def test_a_request_of_an_odd_form_gets_an_answer_that_says_so() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = listener.getsockname()
+    reports: list[str] = []
+    running = Proxy(listener, NetworkPolicy(("agent.example",)), reports.append)
+    with socket.create_connection(address, 10) as client:
+        client.sendall(b"GET http://agent.example/ HTTP/1.1\r\nA : b\r\n\r\n")
+        answer = client.makefile("rb").read()
+    running.close()
+
+    assert answer.startswith(b"HTTP/1.1 400 Bad Request")
+    assert answer.endswith(b"a request with the line 'A : b'\n")
+    assert reports == ["a connection of the sandbox failed: a request with the line 'A : b'"]
 
 
 def test_the_machine_of_the_worker_is_refused_by_its_public_address_too(

@@ -12,9 +12,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Final
-from urllib.parse import urlsplit
 
 from overnight_server.domain.public_addresses import is_public
+from overnight_worker.sandbox.http_request import Request, parse_head, pass_body
 from overnight_worker.sandbox.spec import NetworkPolicy
 
 PROXY_PORT: Final = 3128
@@ -140,8 +140,12 @@ class Proxy:
         """Read one request, connect to its host, and pass on what both sides send."""
         client.settimeout(HEADER_SECONDS)
         head, rest = _read_head(client)
-        method, target, first_bytes = _parse(head)
-        host, port = target
+        try:
+            request = parse_head(head)
+        except ValueError as error:
+            _reply(client, "400 Bad Request", f"{error}\n")
+            raise
+        host, port = request.host, request.port
         try:
             server = self._open_server(host, port)
         except HostRefused as refusal:
@@ -154,10 +158,13 @@ class Proxy:
             return
         self._report(f"connected to {host}:{port}")
         with server, self._kept(server):
-            if method == "CONNECT":
+            if request.is_tunnel:
                 client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-            server.sendall(first_bytes + rest)
-            _pass_on(client, server)
+                server.sendall(rest)
+                _pass_on(client, server, lambda: _copy(client, server))
+            else:
+                server.sendall(request.head)
+                _pass_on(client, server, lambda: _pass_request(request, rest, client, server))
 
     def _open_server(self, host: str, port: int) -> socket.socket:
         if not is_allowed(self._policy, host, port):
@@ -191,41 +198,43 @@ def _read_head(client: socket.socket) -> tuple[bytes, bytes]:
     return head, rest
 
 
-def _parse(head: bytes) -> tuple[str, tuple[str, int], bytes]:
-    """Return method, host and port of a request, and the head to send to the host.
-
-    A connection serves one request: the host is told to close it, so that no second request can
-    name another host.
-    """
-    lines = head.decode("latin-1").split("\r\n")
-    method, target, version = lines[0].split(" ")
-    if method == "CONNECT":
-        host, _, port = target.rpartition(":")
-        return method, (host.strip("[]"), int(port)), b""
-    url = urlsplit(target)
-    if url.scheme != "http" or not url.hostname:
-        raise ValueError(f"a request for {target[:200]!r}, which is no http address")
-    path = url.path or "/"
-    path += f"?{url.query}" if url.query else ""
-    dropped = ("connection:", "proxy-connection:", "proxy-authorization:", "host:")
-    kept = [line for line in lines[1:] if not line.lower().startswith(dropped)]
-    host_line = f"Host: {url.netloc.rpartition('@')[2]}"
-    new = [f"{method} {path} {version}", host_line, *kept, "Connection: close"]
-    return method, (url.hostname, url.port or 80), "\r\n".join([*new, "", ""]).encode("latin-1")
-
-
 def _reply(client: socket.socket, status: str, text: str) -> None:
     body = text.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     client.sendall(head.encode() + body)
 
 
-def _pass_on(client: socket.socket, server: socket.socket) -> None:
-    """Copy in both directions until both sides have sent everything."""
+def _pass_on(client: socket.socket, server: socket.socket, forth: Callable[[], None]) -> None:
+    """Copy what both sides send until they have sent everything; `forth` copies to the server."""
     back = threading.Thread(target=_copy, args=(server, client), daemon=True)
     back.start()
-    _copy(client, server)
-    back.join()
+    try:
+        forth()
+    finally:
+        back.join()
+
+
+def _pass_request(
+    request: Request, rest: bytes, client: socket.socket, server: socket.socket
+) -> None:
+    """Pass on the body of one request, and discard what the client sends after it.
+
+    The end of what the client sends is passed on, as it is in a tunnel.
+    """
+    client.settimeout(IDLE_SECONDS)
+    how = socket.SHUT_WR
+    try:
+        with contextlib.suppress(OSError):
+            pass_body(request, rest, lambda: client.recv(CHUNK_BYTES), server.sendall)
+            while client.recv(CHUNK_BYTES):
+                pass
+    except ValueError:
+        # The server would wait for the rest of the body, and the client for an answer.
+        how = socket.SHUT_RDWR
+        raise
+    finally:
+        with contextlib.suppress(OSError):
+            server.shutdown(how)
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
