@@ -353,7 +353,7 @@ class LogEvent(Enum):
     )
     SANDBOX_CONNECTION = (
         INFO,
-        "detail",
+        "queue_id epoch detail",
         "The proxy of a sandbox made, failed to make or refused a connection to a host.",
     )
     WORKER_LEFT = (INFO, "worker pool reason", "A worker withdrew its slots.")

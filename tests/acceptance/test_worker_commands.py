@@ -216,6 +216,23 @@ def test_a_program_that_does_not_exist_is_a_bad_command(
 
 
 @pytest.mark.usefixtures("worker")
+def test_the_log_of_a_run_says_which_connections_were_refused(
+    harness: WorkerHarness, worker: Worker
+) -> None:
+    fetch = "import urllib.request as u; u.urlopen('http://other.example/')"
+    allowed = {"argv": ["python3", "-c", fetch], "network": {"allow": ["agent.example:8443"]}}
+
+    task_id = send(harness, allowed, max_attempts=1)
+    harness.reaches(task_id, "dead_lettered")
+
+    sentence = "refused a connection to other.example:80: the task allows only agent.example:8443"
+    chunks = harness.deployment.rows("SELECT text FROM log_chunks WHERE task_id = :id", id=task_id)
+    assert sentence in "".join(chunk["text"] for chunk in chunks)
+    [line] = [one for one in worker.log_text().splitlines() if "sandbox_connection" in one]
+    assert f"queue_id={show_task(task_id)} epoch=1" in line
+    assert sentence in line
+
+
 def test_an_agent_that_is_not_installed_is_a_bad_command(harness: WorkerHarness) -> None:
     harness.deployment.run(
         "INSERT INTO agent_profiles (name, profile) VALUES ('absent', CAST(:profile AS jsonb))",

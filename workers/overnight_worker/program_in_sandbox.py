@@ -7,6 +7,7 @@ from threading import Thread
 from typing import Final
 
 from overnight_server.domain.execution import EffectiveLimits
+from overnight_worker.connection_report import connection_report
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.run_context import RunContext
 from overnight_worker.sandbox import (
@@ -95,7 +96,8 @@ def run_program(
     the reasons for which it goes on. `log` gets what the program writes, with the stream's name.
     """
     stdout, stderr = _KeptOutput("stdout"), _KeptOutput("stderr")
-    with start_sandbox(spec, sandbox_kind) as sandbox:
+    report = connection_report(context)
+    with start_sandbox(spec, sandbox_kind, report=report) as sandbox:
         POOL_GUARD.leave_out(sandbox.pid)
         context.on_stop(lambda reason: None if reason in ignored_stops else sandbox.kill())
         readers: list[Thread] = []

@@ -10,6 +10,7 @@ from overnight.handlers.control_exceptions import Fail
 from overnight_server.domain.execution import MODEL, Execution
 from overnight_server.domain.ids import show_task
 from overnight_server.fault_points import fault
+from overnight_worker.connection_report import connection_report
 from overnight_worker.identity import WORKER_ID
 from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.program_in_sandbox import sandbox_limits
@@ -52,7 +53,8 @@ class CommandRunner:
         connection.note_id(external_id, sandbox=describe_sandbox(self._sandbox_kind, execution))
         fault("sandbox.before_spawn")
         try:
-            sandbox = start_sandbox(spec, self._sandbox_kind)
+            report = connection_report(connection.context)
+            sandbox = start_sandbox(spec, self._sandbox_kind, report=report)
         except NoSandbox as error:
             raise Fail(f"{error}; {error.remedy}", error_class=error.error_class) from error
         POOL_GUARD.leave_out(sandbox.pid)

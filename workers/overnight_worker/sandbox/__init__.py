@@ -9,6 +9,7 @@ or Celery.
 from overnight_worker.sandbox.file_collector import CollectedFile, FileCollector, FileTooLarge
 from overnight_worker.sandbox.handle import Sandbox
 from overnight_worker.sandbox.probe import SandboxProbe, choose_sandbox_kind, probe_all_kinds
+from overnight_worker.sandbox.proxy import Report
 from overnight_worker.sandbox.spec import (
     EVENTS_FD,
     EVENTS_VARIABLE,
@@ -32,6 +33,7 @@ __all__ = [
     "NetworkPolicy",
     "NoSandbox",
     "ReadOnlyMount",
+    "Report",
     "Sandbox",
     "SandboxEnd",
     "SandboxKind",

@@ -15,7 +15,6 @@ from importlib.util import MAGIC_NUMBER
 from pathlib import Path
 from typing import Any, Final
 
-from overnight_server.telemetry import LogEvent, emit
 from overnight_worker.sandbox import bare_command, pid1, system_call_sandbox
 from overnight_worker.sandbox.bubblewrap import PROGRAM, bubblewrap_arguments
 from overnight_worker.sandbox.handle import Sandbox
@@ -79,15 +78,15 @@ def start_sandbox(
     spec: SandboxSpec,
     kind: SandboxKind,
     *,
-    report: Report | None = None,
+    report: Report = lambda _sentence: None,
     connect: Connect | None = None,
 ) -> Sandbox:
     """Start the command of a specification, and return its sandbox.
 
-    `report` is called with a sentence for every connection that the proxy allows or refuses,
-    instead of a log line; `connect` replaces the proxy's way out. Call this from a thread that
-    outlives the sandbox: the kernel ends a sandbox with the thread that started it. Raise NoSandbox
-    if the sandbox cannot be made; nothing is left then.
+    `report` is called with a sentence for every connection that the proxy allows or refuses;
+    `connect` replaces the proxy's way out. Call this from a thread that outlives the sandbox: the
+    kernel ends a sandbox with the thread that started it. Raise NoSandbox if the sandbox cannot be
+    made; nothing is left then.
     """
     with ExitStack() as undo:
         user = user_for(spec.workspace)
@@ -104,7 +103,7 @@ def start_sandbox(
         pid, listener = start.wait_until_ready(process)
         proxy = None
         if listener is not None:
-            proxy = Proxy(listener, spec.network, report or _log_connection, connect)
+            proxy = Proxy(listener, spec.network, report, connect)
             undo.callback(proxy.close)
         try:
             pidfd = os.pidfd_open(pid)
@@ -348,10 +347,6 @@ def _compiled(name: str) -> tuple[str, bytes, str]:
     """Return name, code and source of a module."""
     source = SOURCES[name]
     return name, marshal.dumps(compile(source, name, "exec")), source
-
-
-def _log_connection(sentence: str) -> None:
-    emit(LogEvent.SANDBOX_CONNECTION, detail=sentence)
 
 
 def _prefer_for_oom(pid: int) -> None:
