@@ -707,8 +707,8 @@ It is written by `python -m overnight_server.telemetry`; do not edit it by hand.
 A line is logfmt: the time (RFC 3339, UTC), the level, the event, and its fields in this order.
 
 ```
-2025-01-17T10:00:00.000Z INFO queue=task_added queue_id=task_01J8K depth=5 source=cli
-2025-01-17T10:00:01.250Z WARN queue=dispatch_failed queue_id=task_01J8K error="busy" attempt=1/3
+2025-01-17T10:00:00.000Z INFO queue=task_added queue_id=task_01J depth=5 source=cli
+2025-01-17T10:00:01.250Z WARN queue=dispatch_failed queue_id=task_01J error="agent busy" attempt=1/3
 ```
 
 `OVERNIGHT_LOG_FORMAT=json` writes the same keys as one JSON object a line, with `ts`, `level` and
