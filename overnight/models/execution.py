@@ -10,10 +10,13 @@ from overnight.models.field_types import Number, ShortText, Text, WholeNumber
 from overnight.models.json_values import check_text
 
 Runner = Literal["python", "command", "http"]
+# A name with at least one dot, and maybe a port from 1 to 65535.
 HostName = Annotated[
     str,
     Field(
-        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+$", max_length=253
+        pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+"
+        r"(:([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]))?$",
+        max_length=259,
     ),
 ]
 ProfileName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]{0,63}$")]
@@ -67,7 +70,10 @@ class NetworkAllow(RequestModel):
     """The hosts that a run may reach, by exact name; all others are refused."""
 
     allow: tuple[HostName, ...] = Field(
-        min_length=1, max_length=50, description="Names of hosts, such as api.example.com."
+        min_length=1,
+        max_length=50,
+        description="Names of hosts: api.example.com allows its ports 80 and 443,"
+        " git.example.com:2222 that port alone.",
     )
 
 

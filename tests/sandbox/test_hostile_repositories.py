@@ -4,6 +4,7 @@ Git runs outside of a sandbox on the repository of a task, and in a sandbox on i
 """
 
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -14,7 +15,7 @@ import pytest
 
 from overnight.handlers.control_exceptions import Fail, Stopped
 from overnight.handlers.outcome import storable
-from overnight_worker import git_workspace
+from overnight_worker import git_workspace, source_repository
 from overnight_worker.collect import about_changes
 from overnight_worker.git_workspace import (
     COMMIT_SHARE,
@@ -28,7 +29,8 @@ from overnight_worker.git_workspace import (
 from overnight_worker.program_in_sandbox import run_program
 from overnight_worker.run_context import RunContext
 from overnight_worker.run_directory import workspace
-from overnight_worker.sandbox import SandboxKind, SandboxLimits, SandboxSpec
+from overnight_worker.sandbox import SandboxKind, SandboxLimits, SandboxSpec, proxy
+from tests.support.git_server import serve_repositories
 from tests.support.open_directory import open_directory
 from tests.support.sample_run import RUN
 
@@ -163,13 +165,13 @@ def allowed() -> Iterator[Path]:
         yield place
 
 
-def contents(source: Path, allowed: tuple[str, ...], context: RunContext) -> str:
+def contents(source: Path | str, allowed: tuple[str, ...], context: RunContext) -> str:
     """Return what a run finds in app.txt of its clone."""
     repository = Repository(str(source), "", BRANCH, allowed)
     with workspace() as directory:
         clone(repository, directory, SandboxKind.OWN, LIMITS, context)
         left = {path.name for path in directory.parent.iterdir()}
-        assert left == {directory.name, "source.bundle"}
+        assert left <= {directory.name, "source.bundle"}
         return (directory / "app.txt").read_text()
 
 
@@ -251,6 +253,38 @@ if os.geteuid() == 0:
             os.chown(path, OWNER, OWNER)
 
         assert contents(source, (str(allowed),), context) == "one\n"
+
+
+@pytest.mark.parametrize("given_port", ["", ":8443"])
+def test_a_repository_with_an_address_is_cloned_through_the_proxy(
+    repo: Path,
+    tmp_path: Path,
+    context: RunContext,
+    monkeypatch: pytest.MonkeyPatch,
+    given_port: str,
+) -> None:
+    connected: list[tuple[str, int]] = []
+    reports: list[str] = []
+    monkeypatch.setattr(context, "write_log", lambda _stream, line: reports.append(line))
+    # The certificate of the server is its own.
+    monkeypatch.setitem(source_repository.GIT_ENV, "GIT_SSL_NO_VERIFY", "1")
+    address = f"https://git.example.com{given_port}"
+    with serve_repositories(repo.parent, tmp_path) as port:
+
+        def connect(host: str, host_port: int) -> socket.socket:
+            """Connect to the server of this test, whose address is private."""
+            connected.append((host, host_port))
+            return socket.create_connection(("127.0.0.1", port), 10)
+
+        monkeypatch.setattr(proxy, "connect_public", connect)
+        assert contents(f"{address}/repo/.git", (address,), context) == "one\n"
+
+        with pytest.raises(Fail, match=r"cannot be cloned: .*repository .* not found"):
+            contents(f"{address}/none", (address,), context)
+
+    host_port = int(given_port[1:] or 443)
+    assert set(connected) == {("git.example.com", host_port)}
+    assert f" INFO connected to git.example.com:{host_port}\n" in reports[0]
 
 
 def test_a_request_to_stop_ends_git_on_the_host(repo: Path, context: RunContext) -> None:

@@ -4,8 +4,10 @@ import json
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from overnight.errors import InvalidRequest
+from overnight.models.execution import NetworkAllow
 from overnight_server.domain.execution import Execution, command_options, decide, models_of
 from overnight_server.domain.plans import CommandLimits
 
@@ -102,3 +104,16 @@ def test_the_models_of_a_spec_are_found_in_all_places() -> None:
 
     assert models_of({"model": "a", "constraints": constraints}) == ["a", "b", "c"]
     assert models_of({}) == []
+
+
+@pytest.mark.parametrize("host", ["a.b", "git.example.com:22", "git.example.com:65535", "x-1.y:1"])
+def test_a_host_may_have_a_port(host: str) -> None:
+    assert NetworkAllow(allow=(host,)).allow == (host,)
+
+
+@pytest.mark.parametrize(
+    "host", ["a", "a.b:", "a.b:0", "a.b:65536", "a.b:022", "a.b:http", "a.b/x", "-a.b", "a.b:1:2"]
+)
+def test_what_is_no_host_is_refused(host: str) -> None:
+    with pytest.raises(ValidationError):
+        NetworkAllow(allow=(host,))

@@ -75,9 +75,10 @@ def test_the_names_of_changed_files_are_limited_and_all_are_counted() -> None:
     assert parse_numstat("\u00b2\t-\tx\0".encode()).insertions == 0
 
 
-def test_only_a_url_has_a_host() -> None:
+def test_only_a_url_has_a_host_and_maybe_a_port() -> None:
     assert Repository("/srv/site", "", "b").hosts == ()
     assert Repository("https://git.example.com/site", "", "b").hosts == ("git.example.com",)
+    assert Repository("https://git.example.com:8443/a", "", "b").hosts == ("git.example.com:8443",)
 
 
 def test_equal_repositories_have_one_lock() -> None:

@@ -99,9 +99,11 @@ class Repository:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host of a URL; none for a path of this machine."""
-        host = urlsplit(self.source).hostname if "://" in self.source else None
-        return () if host is None else (host,)
+        """The host of a URL, with its port if it has one; none for a path of this machine."""
+        url = urlsplit(self.source)
+        if "://" not in self.source or url.hostname is None:
+            return ()
+        return (url.hostname if url.port is None else f"{url.hostname}:{url.port}",)
 
 
 @dataclass(frozen=True)
