@@ -80,7 +80,8 @@ def send(harness: WorkerHarness, execution: Mapping[str, Any], **fields: Any) ->
 
 def shell(harness: WorkerHarness, script: str, **fields: Any) -> TaskId:
     """Send a shell script as a command; it fails for good when it fails."""
-    return send(harness, {"argv": ["sh", "-c", script]}, **{"max_attempts": 1, **fields})
+    execution = {"argv": ["sh", "-c", script], "limits": {"grace_seconds": 2}}
+    return send(harness, execution, **{"max_attempts": 1, **fields})
 
 
 def started(harness: WorkerHarness, script: str, number: int, **fields: Any) -> TaskId:
@@ -215,7 +216,6 @@ def test_a_program_that_does_not_exist_is_a_bad_command(
     assert f"cannot run {program}: {reason}; a sandbox sees /usr and" in row["error"]
 
 
-@pytest.mark.usefixtures("worker")
 def test_the_log_of_a_run_says_which_connections_were_refused(
     harness: WorkerHarness, worker: Worker
 ) -> None:
@@ -233,6 +233,7 @@ def test_the_log_of_a_run_says_which_connections_were_refused(
     assert sentence in line
 
 
+@pytest.mark.usefixtures("worker")
 def test_an_agent_that_is_not_installed_is_a_bad_command(harness: WorkerHarness) -> None:
     harness.deployment.run(
         "INSERT INTO agent_profiles (name, profile) VALUES ('absent', CAST(:profile AS jsonb))",
@@ -268,6 +269,28 @@ def test_a_cancel_ends_a_command_and_all_its_programs(
 
     harness.reaches(task_id, "cancelled", timeout=SOON)
     assert processes_with_argument(number) == [], "they are gone when the end is recorded"
+    assert worker.children() == [child], "the process of the run was not ended by force"
+
+
+@pytest.mark.parametrize("reason", ["cancel", "timeout"])
+def test_a_command_has_the_grace_of_its_task_though_that_of_the_worker_is_shorter(
+    harness: WorkerHarness, worker: Worker, number: int, reason: str
+) -> None:
+    script = "trap 'sleep 4; echo saved; exit 0' TERM; sleep {number} & wait"
+    timeout = {"timeout_seconds": 2} if reason == "timeout" else {}
+    execution = {"argv": ["sh", "-c", script.format(number=number)], "limits": {"grace_seconds": 9}}
+
+    task_id = send(harness, execution, max_attempts=1, **timeout)
+    wait_until(lambda: processes_with_argument(number), timeout=SOON, what="the command to run")
+    [child] = worker.children()
+    if reason == "cancel":
+        cancel(harness.deployment.app, harness.user, task_id, actor="human:test")
+    harness.reaches(
+        task_id, {"cancel": "cancelled", "timeout": "dead_lettered"}[reason], timeout=30
+    )
+
+    chunks = harness.deployment.rows("SELECT text FROM log_chunks WHERE task_id = :id", id=task_id)
+    assert "saved" in "".join(chunk["text"] for chunk in chunks)
     assert worker.children() == [child], "the process of the run was not ended by force"
 
 

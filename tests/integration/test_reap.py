@@ -426,6 +426,22 @@ def test_a_run_past_its_timeout_may_end_within_the_grace(deployment: Deployment)
     assert deployment.state(run.claim.task_id) == "running"
 
 
+def test_a_command_may_end_within_the_grace_of_its_task(deployment: Deployment) -> None:
+    _, run = _running(deployment, timeout_seconds=60)
+    own = GRACE.total_seconds() + 60
+    deployment.run(
+        "UPDATE tasks SET execution = jsonb_build_object('limits',"
+        " jsonb_build_object('grace_seconds', CAST(:own AS float8)))",
+        own=own,
+    )
+    _keep_beating(deployment, run, timedelta(seconds=60 + own))
+
+    assert end_overdue(deployment.dispatcher, grace=GRACE, kill=_kill_no_process) == 0
+
+    _keep_beating(deployment, run, timedelta(seconds=6))
+    assert end_overdue(deployment.dispatcher, grace=GRACE, kill=lambda _claim: None) == 1
+
+
 def test_a_run_that_ignores_a_stop_is_ended_and_killed(deployment: Deployment) -> None:
     user, run = _running(deployment)
     cancel(deployment.app, user, run.claim.task_id, actor="human:me")

@@ -98,6 +98,14 @@ def test_the_watchdog_acts_after_the_forced_end_and_before_the_lease_ends(
     assert late.watchdog_at == 1104 + WATCHDOG_SLACK_SECONDS
 
 
+def test_the_grace_of_a_task_lengthens_all_but_that_of_a_shutdown() -> None:
+    own = TimeLimits.of(load({}), granted=60, own_grace=120)
+    short = TimeLimits.of(load({}), granted=60, own_grace=2)
+
+    assert (own.cancel_grace, own.timeout_grace, own.shutdown_grace) == (121, 121, 5)
+    assert (short.cancel_grace, short.timeout_grace) == (30, 5)
+
+
 def test_the_default_settings_leave_five_seconds_before_the_lease_ends() -> None:
     limits = TimeLimits.of(load({}), granted=60)
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 from overnight.handlers.outcome import outcome_of
 from overnight_server.dispatch.celery_settings import EXECUTE
 from overnight_server.domain.claims import Claim, Run
+from overnight_server.domain.execution import Execution
 from overnight_server.domain.ids import show_task
 from overnight_server.domain.results import Result, WaitingForTasks
 from overnight_server.fault_points import fault
@@ -221,7 +222,8 @@ def run_until_end(runner: Runner, prepared_run: PreparedRun, connection: RunConn
 def _activate(
     resources: WorkerResources, run: Run, bundle: Bundle, start_requested_at: float, lease: Lease
 ) -> ActiveRun:
-    limits = TimeLimits.of(resources.settings, granted=run.granted_seconds)
+    own_grace = 0.0 if run.execution is None else Execution.of(run.execution).limits.grace_seconds
+    limits = TimeLimits.of(resources.settings, granted=run.granted_seconds, own_grace=own_grace)
     policy = StopPolicy(
         limits, start_requested_at=start_requested_at, run_started_at=time.monotonic()
     )

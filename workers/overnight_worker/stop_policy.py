@@ -10,6 +10,9 @@ from overnight_server.settings import Settings
 SAFETY_SECONDS = 5.0
 TIMEOUT_GRACE_SECONDS = 5.0
 LOST_GRACE_SECONDS = 2.0
+# Kept free between the end of a task's own grace and the forced end, to kill what is left of a
+# command and to record it.
+FORCE_MARGIN_SECONDS = 1.0
 # The watchdog acts this long after the forced end, which records how the run ended; the watchdog
 # cannot.
 WATCHDOG_SLACK_SECONDS = 1.0
@@ -45,15 +48,20 @@ class TimeLimits:
     shutdown_grace: float
 
     @classmethod
-    def of(cls, settings: Settings, *, granted: float) -> "TimeLimits":
-        """Return the limits of the settings; short leases, as in tests, have short margins."""
+    def of(cls, settings: Settings, *, granted: float, own_grace: float = 0.0) -> "TimeLimits":
+        """Return the limits of the settings; short leases, as in tests, have short margins.
+
+        `own_grace` is what the task gives its command after a stop request. It lengthens the graces
+        of the settings but that of a shutdown, which the service manager limits.
+        """
         lease = settings.lease_seconds
+        least = own_grace + FORCE_MARGIN_SECONDS if own_grace else 0.0
         return cls(
             granted=granted,
             lease=lease,
             margin=min(SAFETY_SECONDS, lease / 6),
-            cancel_grace=settings.cancel_grace,
-            timeout_grace=min(settings.cancel_grace, TIMEOUT_GRACE_SECONDS),
+            cancel_grace=max(settings.cancel_grace, least),
+            timeout_grace=max(min(settings.cancel_grace, TIMEOUT_GRACE_SECONDS), least),
             shutdown_grace=settings.shutdown_grace,
         )
 

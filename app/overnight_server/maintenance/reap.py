@@ -97,10 +97,10 @@ def settle_runs_of_dead_process(
 def end_overdue(db: Db, *, grace: timedelta, kill: Callable[[Claim], None]) -> int:
     """End and kill runs that send heartbeats but exceed their time or ignore a cancel.
 
-    Settles at most a batch of them, lanes locked first, and then calls `kill` for each. Return how
-    many were ended.
+    Settles at most a batch of them, lanes locked first, and then calls `kill` for each. A command
+    has the grace of its task if that is longer. Return how many were ended.
     """
-    params = {"grace": grace.total_seconds(), "limit": BATCH}
+    params = {"grace": grace.total_seconds(), "own_grace": True, "limit": BATCH}
     ended = _settle_all(db, "overdue_runs", params, only_expired=False)
     for ending in ended:
         fault("timeouts.before_kill")

@@ -147,7 +147,7 @@ class TaskQueueService:
 
     def get_timed_out_tasks(self) -> list[str]:
         """Return the ids of running tasks that have exceeded their timeout."""
-        params = {"grace": 0, "limit": MAX_OVERDUE}
+        params = {"grace": 0, "own_grace": False, "limit": MAX_OVERDUE}
         rows = self._db.atomically(lambda tx: tx.execute(statement("overdue_runs"), params).all())
         return [show_task(row.id) for row in rows if row.out_of_time]
 

@@ -11,10 +11,8 @@ from overnight_server.outcome.external_run import note_external_run
 from overnight_server.outcome.validation import begin_validation
 from overnight_server.store.db import DATABASE_ERRORS, Db
 from overnight_worker.run_context import RunContext
-from overnight_worker.stop_policy import StopPolicy
+from overnight_worker.stop_policy import FORCE_MARGIN_SECONDS, StopPolicy
 
-# Kept free of a run's grace, so that it ends before its process is ended by force.
-FORCE_MARGIN_SECONDS: Final = 1.0
 # After how many seconds a run is tried again that could not be recorded.
 DATABASE_PAUSE_SECONDS: Final = 10.0
 # How long to wait before a move is tried again that could not be recorded.
@@ -100,7 +98,11 @@ class RunConnection:
         return self._output
 
     def grace(self, wanted: float) -> float:
-        """Return how long a run that is requested to stop may take: at most what the worker has."""
+        """Return how long a run that is requested to stop may take.
+
+        That is what it wants, except after a shutdown and a lost lease: then the worker itself has
+        less time, of which a margin is kept free to end the run.
+        """
         forced_end_at = self._stop_policy.forced_end_at
         if forced_end_at is None:
             return wanted

@@ -32,7 +32,8 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
 
 -- name: overdue_runs
 -- Runs whose worker still sends heartbeats although the timeout or a stop request is long past. Runs whose
--- lease has ended are left to the reaper, because it is not known whether they lived that long.
+-- lease has ended are left to the reaper, because it is not known whether they lived that long. A command may
+-- have a longer grace of its own (`own_grace`), after which its worker ends it within seconds.
 SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.attempts, t.max_attempts,
        CAST(t.retry AS text) AS retry,
        t.cancel_requested_at IS NOT NULL AS cancel_requested,
@@ -44,10 +45,15 @@ SELECT t.id, t.user_id, t.epoch, t.token, t.state, t.claimed_by, t.bundle, t.att
        false AS out_of_memory,
        spent_runs(t.id, t.failures_reset_epoch) AS failures
   FROM tasks t
+ CROSS JOIN LATERAL (
+       SELECT CASE WHEN :own_grace
+                   THEN greatest(:grace, 5 + CAST(t.execution -> 'limits' ->> 'grace_seconds' AS float8))
+                   ELSE :grace END AS seconds
+       ) grace
  WHERE t.state IN ('running', 'validating')
    AND t.expires_at > clock()
-   AND (t.started_at + make_interval(secs => t.reserved_seconds + :grace) <= clock()
-        OR t.cancel_requested_at + make_interval(secs => :grace) <= clock())
+   AND (t.started_at + make_interval(secs => t.reserved_seconds + grace.seconds) <= clock()
+        OR t.cancel_requested_at + make_interval(secs => grace.seconds) <= clock())
  ORDER BY t.id
  LIMIT :limit;
 
