@@ -28,7 +28,7 @@ class RecordedContext:
     def progress(self, fraction: float | None, message: str | None, **data: object) -> None:
         self.calls.append(("progress", (fraction, message, data)))
 
-    def cost(self, usd: float, *, input_tokens: int, output_tokens: int) -> None:
+    def cost_soon(self, usd: float, *, input_tokens: int, output_tokens: int) -> None:
         self.calls.append(("cost", (usd, input_tokens, output_tokens)))
 
     def artifact(self, name: str, content: str | None = None, *, json: object = None) -> None:

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,3 +98,20 @@ def test_an_event_that_is_ignored_is_shown_in_part(
     [line] = log_lines()
     assert "an event was ignored" in line
     assert len(line) < 1000
+
+
+def test_costs_of_a_command_wait_for_each_other_until_one_uses_up_the_ceiling() -> None:
+    sent: list[str] = []
+    context = RunContext(
+        replace(RUN, ceiling_usd=1.0),
+        deadline=1e12,
+        send_soon=lambda: sent.append("soon"),
+        send_cost=lambda: sent.append("now"),
+    )
+    events = CommandEvents(context)
+
+    for _ in range(10):
+        events._read_line(b'{"event": "cost", "usd": 0.125, "input_tokens": 3}')
+
+    assert sent == [*["soon"] * 7, "now", *["soon"] * 2]
+    assert (context.cost_usd, context.tokens, context.usd_left) == (1.25, {"input": 30}, 0.0)

@@ -234,7 +234,7 @@ def _activate(
         run,
         deadline=policy.deadline,
         graph=RunGraph(resources, run),
-        send_progress=lease.send_progress,
+        send_soon=lease.send_soon,
         send_cost=lease.send_cost,
         run_log=log,
     )

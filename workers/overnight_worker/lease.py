@@ -29,8 +29,8 @@ from overnight_worker.stop_policy import StopReason
 TICK_SECONDS: Final = 0.1
 # A run that takes longer releases the others of its bundle, and listens for cancels.
 SLOW_SECONDS: Final = 0.5
-# Cancels and progress cause early heartbeats, at least this many seconds apart. A reported cost is
-# always sent at once.
+# Cancels, progress and costs of commands cause early heartbeats, at least this many seconds apart.
+# The cost that a handler reports is sent at once.
 EARLY_HEARTBEAT_SECONDS: Final = 0.5
 # How long a handler that reports a cost waits at most until the budgets are checked.
 COST_ANSWER_SECONDS: Final = 5.0
@@ -101,8 +101,8 @@ class Lease:
         while self._releasing:
             self._releasing.pop().join()
 
-    def send_progress(self) -> None:
-        """Send a heartbeat soon, because the current run has reported progress."""
+    def send_soon(self) -> None:
+        """Send a heartbeat soon, with the progress and costs that the run reports until then."""
         self._heartbeat_wanted.set()
 
     def send_cost(self) -> None:

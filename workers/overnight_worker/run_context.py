@@ -27,8 +27,9 @@ MAX_WORKER_LOG: Final = 256 * 1024
 class RunContext(Context):
     """A run as its handler sees it; the heartbeat thread reads the progress and cost it reports.
 
-    `deadline` is an instant of the monotonic clock. `send_progress` and `send_cost` are called when
-    the handler has reported one; the second returns when the budgets are checked.
+    `deadline` is an instant of the monotonic clock. `send_soon` is called when a report may wait
+    for others, at most half a second; `send_cost` returns when a cost is sent and the budgets are
+    checked.
     """
 
     def __init__(
@@ -37,7 +38,7 @@ class RunContext(Context):
         *,
         deadline: float,
         graph: RunGraph | None = None,
-        send_progress: Callable[[], None] | None = None,
+        send_soon: Callable[[], None] | None = None,
         send_cost: Callable[[], None] | None = None,
         run_log: RunLog | None = None,
     ) -> None:
@@ -61,7 +62,7 @@ class RunContext(Context):
         self._may_have_feedback = run.attempts > 0
         self._feedback: Feedback | None = None
         self._graph = graph
-        self._send_progress = send_progress
+        self._send_soon = send_soon
         self._send_cost = send_cost
         self._run_log = run_log
         self.user_id = run.user_id
@@ -116,8 +117,8 @@ class RunContext(Context):
         with self._lock:
             is_first, self._progress = self._progress is None, copied
         # A report that waits already is replaced; one wake-up for both is enough.
-        if is_first and self._send_progress is not None:
-            self._send_progress()
+        if is_first and self._send_soon is not None:
+            self._send_soon()
 
     def take_progress(self) -> dict[str, Any] | None:
         """Return and clear the latest progress; None if there is none since the last call."""
@@ -154,14 +155,29 @@ class RunContext(Context):
 
     def cost(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
         """Add the cost of a model call, and send it."""
+        self._add_cost(usd, input_tokens, output_tokens)
+        if usd > 0 and self._send_cost is not None:
+            self._send_cost()
+
+    def cost_soon(self, usd: float, *, input_tokens: int = 0, output_tokens: int = 0) -> None:
+        """Add a cost for a heartbeat soon; the one that uses up the task's ceiling is sent at once.
+
+        A command may report any number of costs, and each one that is sent is a transaction.
+        """
+        was_at_ceiling = self.at_ceiling
+        self._add_cost(usd, input_tokens, output_tokens)
+        uses_up = self.at_ceiling and not was_at_ceiling
+        send = self._send_cost if uses_up else self._send_soon
+        if usd > 0 and send is not None:
+            send()
+
+    def _add_cost(self, usd: float, input_tokens: int, output_tokens: int) -> None:
         check_cost(usd)
         with self._lock:
             self.cost_usd += usd
             for name, count in (("input", input_tokens), ("output", output_tokens)):
                 if count:
                     self.tokens[name] = self.tokens.get(name, 0) + count
-        if usd > 0 and self._send_cost is not None:
-            self._send_cost()
 
     @property
     def graph(self) -> RunGraph:

@@ -91,7 +91,7 @@ def _log(context: RunContext, fields: dict[str, Any]) -> None:
 
 
 def _cost(context: RunContext, fields: dict[str, Any]) -> None:
-    context.cost(
+    context.cost_soon(
         float(fields["usd"]),
         input_tokens=int(fields.get("input_tokens", 0)),
         output_tokens=int(fields.get("output_tokens", 0)),
