@@ -64,3 +64,13 @@ def test_only_the_branch_is_fetched(repo: Path, bundle: bytes) -> None:
     refs = git(repo, "for-each-ref", "--format=%(refname)").decode().split()
     assert refs == ["refs/heads/main", f"refs/heads/{BRANCH}"]
     assert not (repo / ".git" / "FETCH_HEAD").exists()
+
+
+def test_a_repository_in_which_conflicts_cannot_be_told_has_unknown_ones(
+    repo: Path, bundle: bytes
+) -> None:
+    apply._fetch(repo, bundle, BRANCH)
+    assert apply._conflicts(repo, BRANCH) == []
+
+    git(repo, "checkout", "--quiet", "--orphan", "empty")
+    assert apply._conflicts(repo, BRANCH) is None

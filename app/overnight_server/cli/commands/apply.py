@@ -36,7 +36,7 @@ def apply(
     """Bring the branch of a finished task into a git repository.
 
     The branch is named overnight/TASK. Nothing is checked out or merged; files that would conflict
-    with the current branch are listed.
+    with the current branch are listed. With --json, `conflicts` is null if that cannot be told.
     """
     with connection.client(url, api_key_file) as client:
         task_id = short_ids.resolve(client, task)
@@ -50,7 +50,12 @@ def apply(
         output.document({"branch": branch, "conflicts": conflicts, "pushed": push})
         return
     output.line(branch)
-    if conflicts:
+    if conflicts is None:
+        output.note(
+            "Whether it conflicts with the current branch could not be checked;"
+            f" `git merge {branch}` tells."
+        )
+    elif conflicts:
         output.note(f"It conflicts with the current branch in: {', '.join(conflicts)}")
     else:
         output.note(f"Merge it with `git merge {branch}`.")
@@ -76,12 +81,18 @@ def _fetch(repo: Path, bundle: bytes, branch: str) -> None:
         _git(repo, "fetch", *options, str(file), refs)
 
 
-def _conflicts(repo: Path, branch: str) -> list[str]:
-    """Return the files that a merge of the branch into the current one would have to resolve."""
+def _conflicts(repo: Path, branch: str) -> list[str] | None:
+    """Return the files that a merge of the branch into the current one would have to resolve.
+
+    Return None if git cannot tell: it is older than 2.38, or the repository has no commit yet.
+    """
     words = ("merge-tree", "--write-tree", "--name-only", "--no-messages", "-z", "HEAD")
     merged = _run(repo, *words, f"refs/heads/{branch}")
-    if merged.returncode != CONFLICT:
+    if merged.returncode == 0:
         return []
+    # Git also ends with this code, without a tree, if there is no commit to merge with.
+    if merged.returncode != CONFLICT or not merged.stdout:
+        return None
     # The first field is the tree; the list ends with an empty field.
     return [name for name in merged.stdout.split("\0")[1:] if name]
 
