@@ -81,6 +81,32 @@ def test_only_a_url_has_a_host_and_maybe_a_port() -> None:
     assert Repository("https://git.example.com:8443/a", "", "b").hosts == ("git.example.com:8443",)
 
 
-def test_equal_repositories_have_one_lock() -> None:
-    assert repository_key("https://x.org/a.git") == repository_key("https://x.org/a/")
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://x.org/a.git", "https://x.org/a/"),
+        ("https://x.org/a", "https://X.ORG:443//a/.git"),
+        ("/srv/site", "/srv/site/.git"),
+        ("/srv/site", "/srv/./other/..//site/"),
+        ("/srv/site", "//srv/site"),
+    ],
+)
+def test_equal_repositories_have_one_lock(one: str, other: str) -> None:
+    assert repository_key(one) == repository_key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("https://x.org/a", "https://x.org/A"),
+        ("https://x.org/a", "https://x.org:8443/a"),
+        ("https://x.org/a", "/x.org/a"),
+        ("/srv/site", "/srv/Site"),
+    ],
+)
+def test_other_repositories_have_locks_of_their_own(one: str, other: str) -> None:
+    assert repository_key(one) != repository_key(other)
+
+
+def test_the_lock_of_a_long_address_is_short() -> None:
     assert len(repository_key("/" + "x" * 900)) < 100

@@ -6,8 +6,10 @@ below it, so `path:src` conflicts with `path:src/a` but not with `path:srcs`.
 """
 
 import hashlib
+import posixpath
 from collections.abc import Collection, Iterable, Sequence
-from typing import Literal
+from typing import Final, Literal
+from urllib.parse import urlsplit
 
 from overnight.errors import InvalidRequest
 
@@ -18,6 +20,8 @@ EVERYWHERE = "path:."
 USER = "user"
 MAX_KEYS = 20
 MAX_LENGTH = 255
+# What the address of a repository may leave out.
+DEFAULT_PORTS: Final = {"https": ":443", "http": ":80"}
 
 
 def normalised(keys: Iterable[str]) -> tuple[str, ...]:
@@ -84,12 +88,28 @@ def default_key(project_id: str | None, scope: LockScope) -> str | None:
 def repository_key(repo: str) -> str:
     """Return the lock key of a git repository; a long address is represented by its digest.
 
-    >>> repository_key("/srv/site/")
+    What names the same repository has the same key, as far as that can be told without reading it.
+
+    >>> repository_key("/srv//sites/../site/.git/")
     'repo:/srv/site'
+    >>> repository_key("https://Git.Example.com:443/team/site.git")
+    'repo:https://git.example.com/team/site'
     """
-    name = repo.rstrip("/").removesuffix(".git")
+    name = _url_name(repo) if "://" in repo else _repository_path(repo)
     key = f"repo:{name}"
     return key if len(key) <= MAX_LENGTH else f"repo:{hashlib.sha256(name.encode()).hexdigest()}"
+
+
+def _url_name(repo: str) -> str:
+    url = urlsplit(repo)
+    authority = url.netloc.lower().removesuffix(DEFAULT_PORTS.get(url.scheme, ""))
+    return f"{url.scheme}://{authority}{_repository_path(url.path)}"
+
+
+def _repository_path(path: str) -> str:
+    """Return a path without its links to itself, and without what git adds to a name."""
+    normal = posixpath.normpath(f"/{path.lstrip('/')}")
+    return normal.removesuffix("/.git").removesuffix(".git")
 
 
 def keys_of(
