@@ -11,7 +11,8 @@ from overnight.handlers.control_exceptions import Fail, Retry, Stopped
 from overnight.handlers.outcome import storable
 from overnight.models.validation import Feedback
 from overnight.testing import MemoryContext
-from overnight_server.domain.execution import Execution
+from overnight_server.domain.execution import EffectiveLimits, Execution
+from overnight_worker.program_in_sandbox import sandbox_limits
 from overnight_worker.runners.command import own_environment, prompt_of
 from overnight_worker.runners.command_events import CommandEvents, lines_of
 from overnight_worker.runners.command_output import TAIL_BYTES, CommandOutput
@@ -207,6 +208,15 @@ def test_the_last_line_of_stderr_is_in_the_message() -> None:
         )
     with pytest.raises(CommandFailed, match="ended by SIGKILL"):
         check_end(SandboxEnd("signal", signal=9), stop_reason=None, last_line="", has_result=False)
+    with pytest.raises(CommandFailed, match="more processor time than twice its time limit"):
+        check_end(SandboxEnd("signal", signal=24), stop_reason=None, last_line="", has_result=False)
+
+
+def test_a_file_may_fill_the_workspace_and_a_process_use_two_processors() -> None:
+    limits = sandbox_limits(EffectiveLimits(memory_mb=512, workspace_mb=5000), 60)
+
+    assert (limits.memory_mb, limits.workspace_mb, limits.file_mb) == (512, 5000, 5000)
+    assert limits.cpu_seconds == 120
 
 
 def test_a_command_that_was_asked_to_stop_has_succeeded_only_with_a_result() -> None:

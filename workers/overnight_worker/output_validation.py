@@ -166,7 +166,7 @@ class OutputValidation:
             argv=tuple(validator["argv"]),
             workspace=prepared.workspace,
             env={"OVERNIGHT_TASK_ID": context.task_id},
-            limits=sandbox_limits(execution.limits),
+            limits=sandbox_limits(execution.limits, prepared.run.granted_seconds),
             read_only_mounts=tuple(
                 ReadOnlyMount(Path(source), target) for source, target in execution.mounts
             ),

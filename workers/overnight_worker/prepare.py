@@ -49,16 +49,17 @@ def prepared(
             directory,
             env,
             execution.limits.grace_seconds,
-            _clone(execution, directory, context, repositories),
+            _clone(run, directory, context, repositories),
             write_input_files(directory, context),
             execution.push,
         )
 
 
 def _clone(
-    execution: Execution, directory: Path, context: RunContext, repositories: tuple[str, ...]
+    run: Run, directory: Path, context: RunContext, repositories: tuple[str, ...]
 ) -> Clone | None:
     """Clone the repository of a command into its workspace, if it has one."""
+    execution = Execution.of(run.execution or {})
     if execution.repo is None:
         return None
     check_allowed(execution.repo, repositories)
@@ -66,7 +67,8 @@ def _clone(
     sandbox_kind = choose_sandbox_kind("strict")
     branch = f"{BRANCH_PREFIX}{context.task_id}"
     repository = Repository(execution.repo, execution.ref, branch, repositories)
-    return clone(repository, directory, sandbox_kind, sandbox_limits(execution.limits), context)
+    limits = sandbox_limits(execution.limits, run.granted_seconds)
+    return clone(repository, directory, sandbox_kind, limits, context)
 
 
 def environment(execution: Execution, user_id: UserId) -> dict[str, str]:

@@ -20,6 +20,8 @@ from overnight_worker.sandbox import (
 
 READ_BYTES: Final = 1 << 16
 MAX_OUTPUT_BYTES: Final = 1 << 20
+# How much processor time one process may use, as a multiple of the time of its run.
+CPU_SHARE: Final = 2
 TAIL_BYTES: Final = 1 << 16
 
 
@@ -66,12 +68,17 @@ class _KeptOutput:
                 log(self.name, data)
 
 
-def sandbox_limits(limits: EffectiveLimits) -> SandboxLimits:
-    """Return what the processes of a task's sandbox may use."""
+def sandbox_limits(limits: EffectiveLimits, granted_seconds: float) -> SandboxLimits:
+    """Return what the processes of a task's sandbox may use in a run of this length.
+
+    A file may fill the workspace.
+    """
     return SandboxLimits(
         memory_mb=limits.memory_mb,
         processes=limits.processes,
         workspace_mb=limits.workspace_mb,
+        file_mb=limits.workspace_mb,
+        cpu_seconds=max(1, round(CPU_SHARE * granted_seconds)),
     )
 
 

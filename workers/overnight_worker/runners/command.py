@@ -175,7 +175,7 @@ def sandbox_spec(
             **files.variables(sandbox_kind),
             **own_environment(prepared.context),
         },
-        limits=sandbox_limits(execution.limits),
+        limits=sandbox_limits(execution.limits, prepared.run.granted_seconds),
         network=NetworkPolicy(execution.network),
         read_only_mounts=(
             *(ReadOnlyMount(Path(source), target) for source, target in execution.mounts),

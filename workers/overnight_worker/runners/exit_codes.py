@@ -70,6 +70,8 @@ def _code_text(code: int, meaning: str) -> str:
 
 
 def _signal_text(number: int | None) -> str:
+    if number == signal.SIGXCPU:
+        return "the command used more processor time than twice its time limit"
     try:
         return f"the command was ended by {signal.Signals(number or 0).name}"
     except ValueError:
