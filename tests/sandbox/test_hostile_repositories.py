@@ -220,6 +220,12 @@ def test_an_allowed_directory_leads_to_no_repository_that_is_not(
     assert contents(source, (str(allowed), str(repo)), context) == "one\n"
 
 
+def test_a_link_that_leads_to_itself_is_no_reason_to_fail(repo: Path, context: RunContext) -> None:
+    (repo / ".git/objects/loop").symlink_to("loop")
+
+    assert contents(repo, (str(repo),), context) == "one\n"
+
+
 def test_a_worktree_of_an_allowed_repository_is_allowed(
     repo: Path, tmp_path: Path, context: RunContext
 ) -> None:

@@ -227,7 +227,8 @@ def _object_places(source: Path, common: Path, git: HostGit) -> Iterator[Path]:
         yield place.resolve()
         for folder, directories, files in os.walk(place.resolve()):
             paths = (Path(folder, name) for name in (*directories, *files))
-            yield from (path.resolve() for path in paths if path.is_symlink())
+            # Not `resolve`, which raises for a link that leads to itself.
+            yield from (Path(os.path.realpath(path)) for path in paths if path.is_symlink())
 
 
 def _commit_of(source: Path, ref: str, git: HostGit) -> str:
