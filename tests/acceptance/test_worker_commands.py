@@ -4,6 +4,7 @@
 number that is an argument of theirs.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from overnight_server.domain.ids import TaskId, show_task
 from overnight_server.local.postgres import EmbeddedPostgres
 from overnight_server.local.redis import EmbeddedRedis
 from overnight_server.wakeups.wake import Waker
+from tests.sandbox.test_hostile_scripts import GUARD
 from tests.support.wait import wait_until
 from tests.support.workers import (
     Worker,
@@ -26,6 +28,8 @@ from tests.support.workers import (
 )
 
 SOON = 15.0
+HEARTBEAT = 1.0
+HOSTILE = Path(__file__).parents[1] / "sandbox" / "hostile"
 AGENT = Path(__file__).parents[2] / "examples" / "agents" / "scripted_agent.py"
 # Waits for its end; ignores SIGTERM, and starts a program that leaves its session.
 STUBBORN = "trap '' TERM; setsid sleep {number} & sleep {number} & wait; wait"
@@ -36,7 +40,8 @@ POLITE = "trap 'echo bye; exit 0' TERM; sleep {number} & wait"
 def harness(
     postgres: EmbeddedPostgres, template: str, redis: EmbeddedRedis
 ) -> Iterator[WorkerHarness]:
-    with shared_harness(postgres, template, redis, lease_seconds=8, cancel_grace=3) as harness:
+    changes = {"lease_seconds": 8, "heartbeat_interval": HEARTBEAT, "cancel_grace": 3}
+    with shared_harness(postgres, template, redis, **changes) as harness:
         harness.deployment.run(
             "INSERT INTO agent_profiles (name, profile)"
             " VALUES ('scripted', CAST(:profile AS jsonb))",
@@ -55,6 +60,21 @@ def worker(harness: WorkerHarness) -> Iterator[Worker]:
             yield worker
             harness.reaches(harness.send("echo"), "completed")
             assert worker.process.poll() is None
+
+
+@pytest.fixture(scope="module")
+def recorded_beats(harness: WorkerHarness) -> None:
+    """Keep the instant of every heartbeat: Postgres has the last one of a run only."""
+    run = harness.deployment.run
+    run("CREATE TABLE beats (id uuid, beat timestamptz)")
+    run(
+        "CREATE FUNCTION keep_beat() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS"
+        " 'BEGIN INSERT INTO beats VALUES (new.id, new.heartbeat_at); RETURN NULL; END'"
+    )
+    run(
+        "CREATE TRIGGER keep_beat AFTER UPDATE OF heartbeat_at ON tasks"
+        " FOR EACH ROW WHEN (new.heartbeat_at IS NOT NULL) EXECUTE FUNCTION keep_beat()"
+    )
 
 
 @pytest.fixture
@@ -292,6 +312,32 @@ def test_a_command_has_the_grace_of_its_task_though_that_of_the_worker_is_shorte
     chunks = harness.deployment.rows("SELECT text FROM log_chunks WHERE task_id = :id", id=task_id)
     assert "saved" in "".join(chunk["text"] for chunk in chunks)
     assert worker.children() == [child], "the process of the run was not ended by force"
+
+
+@pytest.mark.usefixtures("worker", "recorded_beats")
+@pytest.mark.parametrize("name", ["fork_bomb", "flood_stdout", "memory_many", "zombies"])
+def test_a_hostile_command_delays_no_heartbeat(harness: WorkerHarness, name: str) -> None:
+    script = (HOSTILE / name).with_suffix(".py").read_text()
+    source = f"{GUARD}{script}\nimport time; time.sleep(3)\n"
+    limits = {"memory_mb": 128, "processes": 64, "workspace_mb": 64}
+    execution = {"argv": ["python3", "-"], "limits": limits}
+
+    task_id = send(harness, execution, spec={"prompt": source}, max_attempts=1)
+    wait_until(
+        lambda: harness.deployment.state(task_id) in {"completed", "dead_lettered"},
+        timeout=60,
+        what="the command to end",
+    )
+
+    row = harness.deployment.row(task_id)
+    assert row["failure_reason"] in {None, "out_of_memory"}, row["error"]
+    rows = harness.deployment.rows("SELECT beat FROM beats WHERE id = :id ORDER BY 1", id=task_id)
+    instants = [row["started_at"], *(each["beat"] for each in rows), row["finished_at"]]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(instants)]
+    assert len(gaps) > 1
+    assert max(gaps).total_seconds() <= 2 * HEARTBEAT
+    chunks = harness.deployment.rows("SELECT text FROM log_chunks WHERE task_id = :id", id=task_id)
+    assert "ESCAPED" not in "".join(chunk["text"] for chunk in chunks)
 
 
 def test_a_command_gets_its_cancel_before_the_next_heartbeat(

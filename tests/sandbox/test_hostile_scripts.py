@@ -92,6 +92,7 @@ def run_script(
     assert answer["namespace_processes"] == []
     assert answer["descriptors_left"] == 0
     assert answer["files_left"] == []
+    assert answer["keys_left"] == []
     assert answer["longest_beat"] < 2 * HEARTBEAT
     return answer
 

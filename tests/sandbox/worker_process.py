@@ -154,6 +154,21 @@ def count_descriptors() -> int:
     return len([*Path("/proc/self/fd").iterdir()])
 
 
+def keys_of_sandbox(workspace: Path) -> set[str]:
+    """Return the keys that this process can see, and how many the user of a sandbox has.
+
+    Keys and keyrings that processes of other tests make at the same time are left out.
+    """
+    others = (CANARY, " _ses", " _uid")
+    lines = Path("/proc/keys").read_text().splitlines()
+    seen = {line.split()[0] for line in lines if not any(word in line for word in others)}
+    user = workspace.stat().st_uid
+    if user != os.getuid():
+        counts = [line.split() for line in Path("/proc/key-users").read_text().splitlines()]
+        seen |= {f"{number} of {user}" for own, number, *_ in counts if own == f"{user}:"}
+    return seen - {f"0 of {user}"}
+
+
 def run(request: dict[str, Any], parent: Path, heartbeat: Heartbeat) -> dict[str, Any]:
     """Run one command; say how it ended, what it left, and what it cost this process."""
     workspace = create_workspace(parent)
@@ -172,7 +187,7 @@ def run(request: dict[str, Any], parent: Path, heartbeat: Heartbeat) -> dict[str
     )
     heartbeat.longest = 0.0
     peak_before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    descriptors_before = count_descriptors()
+    descriptors_before, keys_before = count_descriptors(), keys_of_sandbox(workspace)
     reports: list[str] = []
     namespace: int | None = None
     try:
@@ -186,6 +201,7 @@ def run(request: dict[str, Any], parent: Path, heartbeat: Heartbeat) -> dict[str
             until = time.monotonic() + request.get("timeout", 60)
             answer = drain(sandbox, until=until, request=request)
         answer["namespace_processes"] = [] if namespace is None else processes_in(namespace)
+        answer["keys_left"] = sorted(keys_of_sandbox(workspace) - keys_before)
         collector = FileCollector(workspace, request.get("collect", "out"), max_bytes=1 << 20)
         collected = {
             file.name: base64.b64encode(b"".join(file.chunks)).decode() for file in collector
