@@ -7,7 +7,9 @@ import pytest
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DataError
 
-from overnight_server.domain.ids import UserId
+from overnight_server.domain.ids import TaskId, UserId
+from overnight_server.domain.results import Returned
+from overnight_server.insight.tasks import get_task, view_task
 from overnight_server.store import lanes
 from overnight_server.store.batched_statements import StatementCall, execute_batch
 from overnight_server.store.db import DatabaseUnreachable, Db
@@ -88,3 +90,27 @@ def test_a_connection_that_broke_is_replaced(
         db.atomically(work)
 
     assert _lane(db, user).waiting == 0
+
+
+def test_statements_are_prepared_again_when_a_migration_added_a_column(
+    deployment: Deployment, app_db: Db
+) -> None:
+    deployment.agent()
+    user = deployment.user()
+
+    def work() -> TaskId:
+        """Pass through statements that return whole rows, on two of the ways to send them."""
+        assert deployment.settle(deployment.running(user), Returned("done"))
+        task_id = deployment.task(user)
+        assert get_task(app_db, user, task_id).title == "a task"
+        return task_id
+
+    task_id = work()
+    for table in ("tasks", "lanes", "attempts", "agents", "users", "pools"):
+        deployment.run(f"ALTER TABLE {table} ADD COLUMN added_later text DEFAULT 'new'")
+    work()
+
+    with app_db.reserve_connection() as reserved:
+        deployment.run("ALTER TABLE tasks ADD COLUMN added_last text")
+        [row] = reserved.send(reserved.pack(view_task(user, task_id)))
+        assert row.title == "a task"

@@ -40,7 +40,7 @@ from overnight_server.store.connection_watchdog import WATCHDOG
 from overnight_server.store.database_clock import DATABASE_CLOCK
 from overnight_server.store.lazy_begin_connection import LazyBeginConnection
 from overnight_server.store.sqlstates import find_passing
-from overnight_server.store.statements import prepare_named
+from overnight_server.store.statements import PLANS, prepare_named
 
 # The migration's SQL files define what each role may do.
 APP = "overnight_app"
@@ -274,13 +274,14 @@ class ReservedConnection:
 
 
 def _with_retries(transaction: Callable[[], T]) -> T:
-    """Run a transaction; repeat it after a deadlock, serialization failure or lock timeout."""
+    """Run a transaction; repeat it after a deadlock or lock timeout, or with plans made anew."""
     for attempt in range(1, MAX_TRIES + 1):
         try:
             return transaction()
         except DBAPIError as error:
             passing = find_passing(sqlstate(error))
-            if passing is not None and passing.repeats and attempt < MAX_TRIES:
+            repeats = passing is not None and passing.repeats
+            if (PLANS.renew_after(error.orig) or repeats) and attempt < MAX_TRIES:
                 time.sleep(random.uniform(0.005, 0.05) * attempt)  # noqa: S311 - not cryptographic
                 continue
             if sqlstate(error) == KEY_NOT_VALID:

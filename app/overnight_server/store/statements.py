@@ -21,6 +21,10 @@ NAME = re.compile(r"^-- name: (\w+)(?: \((not prepared)\))?\n", re.MULTILINE)
 PARAMETER = re.compile(r"%\((\w+)\)s")
 #: The execution option with a statement's name; also the key of a connection's prepared statements.
 PREPARED = "overnight_prepared"
+# The key of the number of the plans that a connection has.
+PLANS_NUMBER = "overnight_plans_number"
+STALE_PLAN = "cached plan must not change result type"
+NOT_PREPARED = "26000"
 
 
 @cache
@@ -111,11 +115,36 @@ def prepare_named(engine: Engine) -> None:
     event.listen(engine, "before_cursor_execute", rewrite, retval=True)
 
 
+class PreparedPlans:
+    """The number of the plans that this process uses; connections with older ones drop them.
+
+    Postgres plans a statement again when a migration changes its tables, but refuses to execute it
+    if its result has another column then.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def renew_after(self, error: Exception | None) -> bool:
+        """Let all connections prepare anew if an error says that a plan is out of date."""
+        is_stale = STALE_PLAN in str(error) or getattr(error, "pgcode", None) == NOT_PREPARED
+        self.number += is_stale
+        return is_stale
+
+
+#: The plans of this process.
+PLANS = PreparedPlans()
+
+
 def ensure_prepared(connection: Connection, cursor: DBAPICursor, name: str) -> None:
     """Prepare a named statement unless this connection already did or keeps no session."""
     if not cursor.connection.keeps_session:
         return
     names: set[str] = connection.info.setdefault(PREPARED, set())
+    if connection.info.setdefault(PLANS_NUMBER, PLANS.number) != PLANS.number:
+        cursor.execute("DEALLOCATE ALL")
+        names.clear()
+        connection.info[PLANS_NUMBER] = PLANS.number
     command = prepared(name).prepare
     if command is not None and name not in names:
         cursor.execute(command)
