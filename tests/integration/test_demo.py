@@ -15,6 +15,8 @@ from overnight_server.settings import Settings
 from overnight_server.store.demo_clock import DemoClock, NotADemo
 from tests.support.deployment import Deployment
 
+# How long a visitor waits at most, from the command to the morning.
+PROMISED_SECONDS = 120
 STORY = {
     "completed": 28,
     "running": 1,
@@ -79,11 +81,19 @@ def test_a_database_with_tasks_keeps_its_clock(deployment: Deployment) -> None:
         DemoClock(deployment.owner, SIGNED_UP)
 
 
-def test_the_command_plays_in_a_home_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.timeout(PROMISED_SECONDS + 30)
+def test_the_command_plays_in_a_home_of_its_own_in_under_two_minutes(tmp_path: Path) -> None:
     environment = {**os.environ, "OVERNIGHT_HOME": str(tmp_path / "home")}
     command = [sys.executable, "-m", "overnight_server.cli.main", "demo", "--no-stay", "--json"]
 
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    ended = subprocess.run(
+        command,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROMISED_SECONDS,
+    )
 
     assert ended.returncode == 0, ended.stderr
     report = json.loads(ended.stdout)

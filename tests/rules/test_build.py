@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.rules.sources import ROOT, as_lines, files, read
+from tests.support.installation import build_source_archive, build_wheel, unpack
 
 # The tests themselves run under make, which would let an inner make speak of its directories.
 OUTSIDE_MAKE = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
@@ -116,16 +117,24 @@ def test_an_unsupported_python_is_refused_with_advice(tmp_path: Path) -> None:
     assert not (tmp_path / ".venv").exists()
 
 
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_source_archive(tmp_path_factory.mktemp("sdist"))
+
+
+@pytest.fixture(scope="module")
+def unpacked(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpack(archive, tmp_path_factory.mktemp("unpacked"))
+
+
+def in_wheel(wheel: Path) -> set[str]:
+    """Return the names of the files in a wheel."""
+    with zipfile.ZipFile(wheel) as opened:
+        return set(opened.namelist())
+
+
 def test_the_wheel_carries_everything_the_service_needs(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-    )
-    [wheel] = tmp_path.glob("overnight-*.whl")
-    with zipfile.ZipFile(wheel) as archive:
-        packed = set(archive.namelist())
+    packed = in_wheel(build_wheel(tmp_path))
 
     ours = {path.as_posix() for path in files("overnight")}
     for root in ("app", "workers"):
@@ -139,3 +148,40 @@ def test_the_wheel_carries_everything_the_service_needs(tmp_path: Path) -> None:
         "overnight_server",
         "overnight_worker",
     }
+    kinds = {Path(name).suffix for name in ours}
+    assert {".py", ".sql", ".html", ".css", ".js", ".svg", ".lua", ".mako", ".typed"} <= kinds
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in packed)
+
+
+def test_the_source_archive_has_the_sources_and_pages_and_no_tests(unpacked: Path) -> None:
+    packed = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*")}
+    packed = {name for name in packed if (unpacked / name).is_file()}
+
+    folders = ("overnight", "app", "workers", "docs", "examples")
+    ours = {path.as_posix() for path in files(*folders)}
+    # What every source archive has, and which files the build left out.
+    ours |= {"README.md", "SECURITY.md", "LICENSE", "pyproject.toml", "PKG-INFO", ".gitignore"}
+    left_out, added = ours - packed, packed - ours
+
+    assert not left_out, as_lines(left_out)
+    assert not added, as_lines(added)
+
+
+def test_the_source_archive_makes_the_same_wheel(unpacked: Path, tmp_path: Path) -> None:
+    from_archive = build_wheel(tmp_path / "archive", source=unpacked)
+    from_repository = build_wheel(tmp_path / "repository")
+
+    assert from_archive.name == from_repository.name
+    assert in_wheel(from_archive) == in_wheel(from_repository)
+
+
+def test_nothing_that_is_packed_looks_like_a_secret(unpacked: Path) -> None:
+    private = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----\n\w|\b(sk-ant-|ghp_|AKIA)\w{12}")
+    found = [
+        str(path.relative_to(unpacked))
+        for path in unpacked.rglob("*")
+        if path.is_file() and private.search(path.read_text(encoding="utf-8", errors="replace"))
+    ]
+    named = [str(path) for path in unpacked.rglob("*") if path.name in (".env", "credentials.json")]
+
+    assert not found + named, as_lines(found + named)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tarfile
 from collections.abc import Iterable
 from importlib.metadata import distribution
 from pathlib import Path
@@ -19,14 +20,31 @@ SITE_PACKAGES = Path(sysconfig.get_path("purelib"))
 
 def build_wheel(directory: Path, *, source: Path = ROOT) -> Path:
     """Build the wheel of the project in `source` into a directory and return its path."""
+    return _build("wheel", directory, source, "overnight-*.whl")
+
+
+def build_source_archive(directory: Path) -> Path:
+    """Build the source archive of this repository into a directory and return its path."""
+    return _build("sdist", directory, ROOT, "overnight-*.tar.gz")
+
+
+def unpack(archive: Path, directory: Path) -> Path:
+    """Unpack a source archive into a directory and return the project in it."""
+    with tarfile.open(archive) as opened:
+        opened.extractall(directory, filter="data")
+    [project] = directory.iterdir()
+    return project
+
+
+def _build(target: str, directory: Path, source: Path, name: str) -> Path:
     subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", directory],
+        [sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", directory],
         cwd=source,
         check=True,
         capture_output=True,
     )
-    [wheel] = directory.glob("overnight-*.whl")
-    return wheel
+    [built] = directory.glob(name)
+    return built
 
 
 class Installation:
