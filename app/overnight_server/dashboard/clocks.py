@@ -8,7 +8,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from markupsafe import Markup
 
-MINUTE, HOUR, DAY = 60, 3600, 86400
+from overnight_server.domain.reasons import format_duration
+
 KILO = 1000
 MAX_ZONE_NAME = 60
 
@@ -114,18 +115,7 @@ def lasting(duration: float | timedelta | None) -> str:
     if duration is None:
         return ""
     seconds = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
-    if seconds < 1:
-        return "under 1 s"
-    if seconds < MINUTE:
-        return f"{round(seconds)} s"
-    minutes = round(seconds / MINUTE)
-    if minutes < HOUR // MINUTE:
-        return f"{minutes} min"
-    hours, rest = divmod(minutes, 60)
-    if seconds < DAY:
-        return f"{hours} h {rest:02d}" if rest else f"{hours} h"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h" if hours else f"{days} d"
+    return format_duration(seconds, has_days=True)
 
 
 def usd(amount: float | None) -> str:

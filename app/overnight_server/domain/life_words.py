@@ -6,7 +6,7 @@ from typing import Any
 
 from overnight_server.domain.life import Segment, SegmentKind
 from overnight_server.domain.lifecycle import State
-from overnight_server.domain.reasons import ReasonCode, ReasonScope, format_duration
+from overnight_server.domain.reasons import ReasonCode, ReasonScope, format_duration, format_rest
 
 # The causes of idle slots that are no reasons of a task.
 NOTHING_QUEUED = "nothing_queued"
@@ -169,7 +169,7 @@ def _plan(_segment: Segment, details: Mapping[str, Any]) -> str:
 
 def _hours(_segment: Segment, details: Mapping[str, Any]) -> str:
     needs = format_duration(details.get("needs_seconds", 0))
-    left = format_duration(details.get("left_seconds", 0))
+    left = format_rest(details.get("left_seconds", 0))
     return f"needed {needs} of the month's hours, and {left} were left"
 
 

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 MINUTE, HOUR = 60, 3600
+MINUTES_OF_DAY = 24 * 60
 
 
 class ReasonScope(StrEnum):
@@ -50,17 +51,40 @@ def format_instant(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%d %H:%MZ}"
 
 
-def format_duration(seconds: float) -> str:
-    """Return a duration as text for people: in seconds below a minute, else in hours and minutes.
+def format_duration(seconds: float, *, has_days: bool = False) -> str:
+    """Return a duration as text for people, rounded to the minute, or below a minute to the second.
 
-    >>> format_duration(20), format_duration(1800), format_duration(2 * 3600), format_duration(5000)
-    ('20 s', '30 min', '2 h', '1 h 23 min')
+    Everything that is shown uses it, so that a page and a mail write the same time alike. With
+    `has_days`, for ages and waits, a time of a day or more is written in days.
+
+    >>> [format_duration(seconds) for seconds in (0, 0.2, 20, 59.7, 1800, 7200, 4980, 90000)]
+    ['0 s', 'under 1 s', '20 s', '1 min', '30 min', '2 h', '1 h 23', '25 h']
+    >>> format_duration(90000, has_days=True)
+    '1 d 1 h'
     """
-    whole = max(0, int(seconds))
-    if whole < MINUTE:
-        return f"{whole} s"
-    hours, minutes = divmod(whole // MINUTE, 60)
-    return " ".join(f"{count} {unit}" for count, unit in ((hours, "h"), (minutes, "min")) if count)
+    if seconds <= 0:
+        return "0 s"
+    if seconds < 1:
+        return "under 1 s"
+    if round(seconds) < MINUTE:
+        return f"{round(seconds)} s"
+    minutes = round(seconds / MINUTE)
+    hours, rest = divmod(minutes, 60)
+    if has_days and minutes >= MINUTES_OF_DAY:
+        days, hours = divmod(hours, 24)
+        return f"{days} d {hours} h" if hours else f"{days} d"
+    if not hours:
+        return f"{rest} min"
+    return f"{hours} h {rest:02d}" if rest else f"{hours} h"
+
+
+def format_rest(seconds: float) -> str:
+    """Return how much of a limit is left, rounded down: what needs more must not seem to fit.
+
+    >>> format_rest(1799), format_rest(50)
+    ('29 min', '50 s')
+    """
+    return format_duration(seconds // MINUTE * MINUTE if seconds >= MINUTE else seconds)
 
 
 def join_names(names: list[str], total: int | None = None) -> str:

@@ -27,6 +27,7 @@ from overnight_server.domain.reasons import (
     ReasonScope,
     format_duration,
     format_instant,
+    format_rest,
     join_names,
 )
 from overnight_server.explain.edge_reasons import cancelled_by_parent_reason, dependency_reason
@@ -433,7 +434,7 @@ def _monthly_hours(facts: TaskFacts) -> Iterator[Reason]:
     resets_at = task["resets_at"]
     raise_limit = facts.audience.advice_for_operator("raise the limit", "overnight user limits")
     needed = f"needs {format_duration(needs)}"
-    rest = f"{format_duration(left)} left until {format_instant(resets_at)}"
+    rest = f"{format_rest(left)} left until {format_instant(resets_at)}"
     if limit == 0:
         message = f"{facts.audience.whose} limit is 0 hours a month: {raise_limit}"
     elif needs > limit:
