@@ -89,7 +89,7 @@ class Tasks(Group[D]):
 
         Criteria: status, type, tag, project_id, source, created_after, created_before, title,
         dag_id, ended_after, ended_before, created_by, error, lock, min_cost_usd, below_cost_usd,
-        min_attempts, waits_for. A task must match all that are given.
+        min_attempts, waits_for, fingerprint. A task must match all that are given.
         """
 
         def get_page(size: int, cursor: str | None) -> Call[Page[Task]]:

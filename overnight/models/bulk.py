@@ -45,6 +45,9 @@ class TaskFilter(RequestModel):
     waits_for: WaitCode | None = Field(
         None, description="What it waits for, as far as the task itself tells."
     )
+    fingerprint: FilterText | None = Field(
+        None, description="The group of dead letters to which it belongs; it is dead-lettered."
+    )
 
 
 class FilterFields(TypedDict, total=False):
@@ -68,6 +71,7 @@ class FilterFields(TypedDict, total=False):
     below_cost_usd: float | None
     min_attempts: int | None
     waits_for: WaitCode | None
+    fingerprint: str | None
 
 
 class BulkRequest(RequestModel):

@@ -686,7 +686,7 @@ def _values(connection: Connection) -> dict[str, Any]:
         **dict.fromkeys(("before_id", "before_epoch", "timeout_seconds", "deadline_at")),
         **dict.fromkeys(("of_type", "of_tag", "of_project", "of_source", "titled")),
         **dict.fromkeys(("made_from", "made_until", "of_dag", "ended_from", "ended_until")),
-        **dict.fromkeys(("of_creator", "of_error", "of_lock", "of_wait")),
+        **dict.fromkeys(("of_creator", "of_error", "of_lock", "of_wait", "of_fingerprint")),
         **dict.fromkeys(("cost_from", "cost_until", "attempts_from")),
         "start_at": None,
         **dict.fromkeys(("from_at", "to_at", "cycle"), one.created_at),

@@ -93,6 +93,7 @@ def selection_of(task_filter: TaskFilter) -> TaskSelection:
             cost_until=task_filter.below_cost_usd,
             attempts_from=task_filter.min_attempts,
             of_wait=task_filter.waits_for,
+            of_fingerprint=task_filter.fingerprint,
         ),
     )
 

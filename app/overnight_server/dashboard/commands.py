@@ -23,6 +23,7 @@ OPTIONS = {
     "below_cost_usd": "--below-cost",
     "min_attempts": "--min-attempts",
     "waits_for": "--waits-for",
+    "fingerprint": "--fingerprint",
 }
 
 

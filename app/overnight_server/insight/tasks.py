@@ -53,7 +53,8 @@ class TaskCriteria:
 
     `titled` matches any part of the title and ignores case. `made_until` and `ended_until` are
     exclusive. A task that has not ended matches no `ended_from` and no `ended_until`. `of_error` is
-    an error class or a part of the message, and `of_wait` a code of `explain`.
+    an error class or a part of the message, `of_wait` a code of `explain`, and `of_fingerprint` a
+    group of dead letters.
     """
 
     of_type: str | None = None
@@ -73,6 +74,7 @@ class TaskCriteria:
     cost_until: float | None = None
     attempts_from: int | None = None
     of_wait: str | None = None
+    of_fingerprint: str | None = None
 
 
 ALL = TaskCriteria()

@@ -119,6 +119,9 @@ async def task_criteria(
     waits_for: Annotated[
         WaitCode | None, Query(description="Only tasks that wait for this.")
     ] = None,
+    fingerprint: Annotated[
+        TextFilter, Query(description="Only tasks of this group of dead letters.")
+    ] = None,
 ) -> TaskCriteria:
     """Return the filter of a list of tasks from the query."""
     return TaskCriteria(
@@ -139,6 +142,7 @@ async def task_criteria(
         cost_until=below_cost_usd,
         attempts_from=min_attempts,
         of_wait=waits_for,
+        of_fingerprint=fingerprint,
     )
 
 

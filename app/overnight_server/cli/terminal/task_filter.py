@@ -102,6 +102,9 @@ class FilterOptions:
             "Only tasks that wait for this: dependency, start_at, retry_at, approval, lock, ready.",
         ),
     ] = None
+    fingerprint: Annotated[
+        str | None, _text("--fingerprint", "Only tasks of this group of dead letters.")
+    ] = None
 
     @property
     def are_given(self) -> bool:

@@ -12,7 +12,8 @@ SELECT count(*) AS total,
                       CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
                       CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
                       CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
-                      CAST(:attempts_from AS int), CAST(:of_wait AS text)) c;
+                      CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                      CAST(:of_fingerprint AS text)) c;
 
 -- name: sample_selected_tasks (not prepared)
 SELECT c.id
@@ -21,7 +22,8 @@ SELECT c.id
                       CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
                       CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
                       CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
-                      CAST(:attempts_from AS int), CAST(:of_wait AS text)) c
+                      CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                      CAST(:of_fingerprint AS text)) c
  WHERE c.state = ANY (CAST(:applies_to AS text[]))
    AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint))
  ORDER BY c.id DESC
@@ -80,7 +82,8 @@ WITH reach AS MATERIALIZED (
                           CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
                           CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
                           CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
-                          CAST(:attempts_from AS int), CAST(:of_wait AS text)) c
+                          CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                          CAST(:of_fingerprint AS text)) c
      WHERE c.id <= CAST(:ceiling AS uuid)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id < CAST(:cursor AS uuid))
        AND c.id >= coalesce((SELECT id FROM reach), CAST('00000000-0000-0000-0000-000000000000' AS uuid))
@@ -118,7 +121,8 @@ WITH reach AS MATERIALIZED (
                           CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
                           CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
                           CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
-                          CAST(:attempts_from AS int), CAST(:of_wait AS text)) c
+                          CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                          CAST(:of_fingerprint AS text)) c
      WHERE c.id <= coalesce((SELECT id FROM reach), CAST(:ceiling AS uuid))
        AND c.updated_at <= CAST(:began_at AS timestamptz)
        AND (CAST(:cursor AS uuid) IS NULL OR c.id > CAST(:cursor AS uuid))

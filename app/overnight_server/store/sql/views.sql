@@ -29,7 +29,8 @@ SELECT t.*, :max_position AS max_position,
                      CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
                      CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
                      CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
-                     CAST(:attempts_from AS int), CAST(:of_wait AS text)) t
+                     CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                     CAST(:of_fingerprint AS text)) t
   JOIN lanes l ON l.user_id = t.user_id
  WHERE CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid)
  ORDER BY t.id DESC

@@ -111,12 +111,20 @@ CREATE INDEX bulk_operations_running ON bulk_operations (user_id, id) WHERE stat
 CREATE INDEX bulk_operations_finished ON bulk_operations (finished_at) WHERE finished_at IS NOT NULL;
 CREATE INDEX bulk_operations_user ON bulk_operations (user_id, id DESC);
 
+-- Equal for failures of the same kind: numbers, ids and quoted text are replaced before hashing.
+CREATE FUNCTION error_fingerprint(type text, reason text, error text) RETURNS text
+LANGUAGE sql IMMUTABLE PARALLEL SAFE
+RETURN left(md5(concat_ws('|', type, reason,
+       regexp_replace(regexp_replace(left(error, 500), '''[^'']*''|"[^"]*"', '?', 'g'),
+                      '[0-9a-fA-F-]*[0-9][0-9a-zA-Z-]*', '#', 'g'))), 12);
+
 -- The tasks of a user that a filter selects; a NULL argument does not restrict. Inlined by the planner:
 -- lists and bulk operations must select the same tasks, each with a plan of its own.
 CREATE FUNCTION selected_tasks(of_user uuid, states text[], of_type text, of_tag text, of_project text, of_source text,
                                made_from timestamptz, made_until timestamptz, titled text, of_dag uuid,
                                ended_from timestamptz, ended_until timestamptz, of_creator text, of_error text, of_lock text,
-                               cost_from numeric, cost_until numeric, attempts_from int, of_wait text) RETURNS SETOF tasks
+                               cost_from numeric, cost_until numeric, attempts_from int, of_wait text,
+                               of_fingerprint text) RETURNS SETOF tasks
 LANGUAGE sql STABLE PARALLEL SAFE
 AS $$
     SELECT t.*
@@ -151,6 +159,9 @@ AS $$
                           WHERE h.user_id = of_user
                             AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false)))
                     ELSE t.state = 'ready' END)
+       -- Only dead tasks are hashed, which an index finds.
+       AND (of_fingerprint IS NULL
+            OR t.state = 'dead_lettered' AND error_fingerprint(t.type, t.failure_reason, t.error) = of_fingerprint)
 $$;
 
 -- How an agent is run, by name: its command, environment, network, limits and models. A task copies what it

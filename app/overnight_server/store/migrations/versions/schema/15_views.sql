@@ -27,10 +27,3 @@ SELECT id, user_id, title, created_by, 1,
        max_cost_usd, cost_usd, NULL::uuid, created_at, finished_at
   FROM tasks
  WHERE dag_id = id AND NOT has_dag_row;
-
--- Equal for failures of the same kind: numbers, ids and quoted text are replaced before hashing.
-CREATE FUNCTION error_fingerprint(type text, reason text, error text) RETURNS text
-LANGUAGE sql IMMUTABLE PARALLEL SAFE
-RETURN left(md5(concat_ws('|', type, reason,
-       regexp_replace(regexp_replace(left(error, 500), '''[^'']*''|"[^"]*"', '?', 'g'),
-                      '[0-9a-fA-F-]*[0-9][0-9a-zA-Z-]*', '#', 'g'))), 12);
