@@ -1,5 +1,11 @@
 """Dead letters: tasks that failed for good, with what a person needs to decide about them."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from sqlalchemy import RowMapping
+
 from overnight.errors import TaskNotFound
 from overnight.models.account import DeadLetterGroup
 from overnight.models.admin import UserDeadLetter
@@ -11,6 +17,8 @@ from overnight_server.store.statements import statement
 
 # Groups are built from this many of the newest dead letters, so that the query stays fast.
 MAX_GROUPED = 10_000
+# A group names so many of its tasks.
+MAX_NAMED = 10
 
 
 def list_dead_letters(
@@ -34,18 +42,69 @@ def list_dead_letters(
     )
 
 
+@dataclass(frozen=True)
+class GroupedDeadLetters:
+    """The largest groups of open dead letters, and the sums over all groups.
+
+    `tasks` has all tasks of each listed group by its fingerprint, the newest first. The sums are of
+    the newest `MAX_GROUPED` dead letters; `is_partial` says that there may be more.
+    """
+
+    groups: Sequence[DeadLetterGroup] = ()
+    tasks: Mapping[str, Sequence[UUID]] = field(default_factory=dict)
+    number_of_groups: int = 0
+    number_of_letters: int = 0
+    cost_usd: float = 0.0
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether there may be more dead letters than were read."""
+        return self.number_of_letters >= MAX_GROUPED
+
+
 def group_dead_letters(
     db: Db, *, user_id: UserId | None = None, limit: int = 50
 ) -> list[DeadLetterGroup]:
     """Return the open dead letters grouped by fingerprint, the largest group first."""
-    params = {"user_id": user_id, "look": MAX_GROUPED, "limit": limit}
+    return list(read_dead_letters_by_group(db, user_id=user_id, limit=limit).groups)
+
+
+def find_dead_letter_group(
+    db: Db, fingerprint: str, *, user_id: UserId | None = None
+) -> DeadLetterGroup | None:
+    """Return one group of open dead letters; None if there is none with this fingerprint."""
+    found = read_dead_letters_by_group(db, user_id=user_id, fingerprint=fingerprint, limit=1)
+    return found.groups[0] if found.groups else None
+
+
+def read_dead_letters_by_group(
+    db: Db, *, user_id: UserId | None = None, fingerprint: str | None = None, limit: int = 50
+) -> GroupedDeadLetters:
+    """Return the open dead letters by how they failed, with how many there are in all."""
+    params = {
+        "user_id": user_id,
+        "fingerprint": fingerprint,
+        "look": MAX_GROUPED,
+        "limit": limit,
+    }
     rows = db.atomically(
         lambda tx: tx.execute(statement("group_dead_letters"), params).mappings().all()
     )
-    return [
-        DeadLetterGroup(**{**row, "task_ids": [show_task(task_id) for task_id in row["task_ids"]]})
-        for row in rows
-    ]
+    if not rows:
+        return GroupedDeadLetters()
+    return GroupedDeadLetters(
+        groups=[_group(row) for row in rows],
+        tasks={row["fingerprint"]: row["task_ids"] for row in rows},
+        number_of_groups=rows[0]["all_groups"],
+        number_of_letters=int(rows[0]["all_letters"]),
+        cost_usd=float(rows[0]["all_cost_usd"]),
+    )
+
+
+def _group(row: RowMapping) -> DeadLetterGroup:
+    fields = {name: row[name] for name in DeadLetterGroup.model_fields}
+    newest = [show_task(task_id) for task_id in row["task_ids"][:MAX_NAMED]]
+    return DeadLetterGroup(**{**fields, "task_ids": newest})
 
 
 def get_dead_letter(db: Db, task_id: TaskId, *, user_id: UserId | None = None) -> UserDeadLetter:

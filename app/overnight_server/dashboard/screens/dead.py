@@ -8,13 +8,21 @@ from starlette.responses import Response
 
 from overnight.errors import Refused
 from overnight.models.account import DeadLetter, DeadLetterGroup
+from overnight.models.bulk import TaskFilter
 from overnight_server.control import dead_letters
+from overnight_server.control.bulk import BulkOrder, start
 from overnight_server.dashboard.clocks import count
 from overnight_server.dashboard.dead_groups import in_common, rows_of, title_of
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.visit import Visit
-from overnight_server.domain.ids import TaskId, parse_task
-from overnight_server.insight.dead_letters import group_dead_letters, list_dead_letters
+from overnight_server.domain.bulk import Action
+from overnight_server.domain.ids import TaskId, parse_task, show_bulk
+from overnight_server.domain.lifecycle import State
+from overnight_server.insight.dead_letters import (
+    find_dead_letter_group,
+    list_dead_letters,
+    read_dead_letters_by_group,
+)
 from overnight_server.insight.neighbours import count_revived
 from overnight_server.intake.caps import Caps
 
@@ -22,23 +30,20 @@ screen = Screen("dead")
 MOST_GROUPS = 30
 #: Letters of a group that are shown on the page of all groups, and on its own page.
 FEW, MANY = 5, 100
-#: So many are resolved with one press.
+#: So many are resolved one by one with one press.
 MOST_RESOLVED = 200
 
 
 @screen.page("/dead")
 def show_dead(visit: Visit) -> Response:
     """Show the dead letters that wait for a decision, by how they failed."""
-    groups = group_dead_letters(visit.db, user_id=visit.user_id, limit=MOST_GROUPS)
-    number = sum(group.count for group in groups)
-    cost = sum(group.total_cost_usd for group in groups)
+    dead = read_dead_letters_by_group(visit.db, user_id=visit.user_id, limit=MOST_GROUPS)
     return visit.page(
         "dead.html",
         title="Dead letters",
         place="dead",
-        groups=[view_of(visit, group, FEW) for group in groups],
-        number=number,
-        cost=cost,
+        dead=dead,
+        groups=[view_of(visit, group, FEW) for group in dead.groups],
     )
 
 
@@ -79,12 +84,17 @@ def ask_rest(visit: Visit, fingerprint: str) -> Response:
     group = _find(visit, fingerprint)
     if group is None:
         return visit.refused("There is no such group of dead letters any more.", to="/dead")
-    return visit.page("dead_rest.html", title="Close?", place="dead", group=group)
+    return visit.page(
+        "dead_rest.html", title="Close?", place="dead", group=group, most=MOST_RESOLVED
+    )
 
 
 @screen.act("/dead/{fingerprint}/retry")
 def retry_group(visit: Visit, fingerprint: str) -> Response:
-    """Retry the dead letters of a group."""
+    """Retry the dead letters of a group, many of them with a bulk operation."""
+    group = _find(visit, fingerprint)
+    if group is not None and group.count > MOST_RESOLVED and not visit.values("id"):
+        return _retry_in_bulk(visit, group)
     caps, note = Caps.of(visit.settings), visit.value("note")
 
     def retry(task_id: TaskId) -> None:
@@ -94,7 +104,7 @@ def retry_group(visit: Visit, fingerprint: str) -> Response:
 
     done, refused = _resolve(visit, fingerprint, retry)
     text = f"{count(done, 'task')} {'waits' if done == 1 else 'wait'} to run again.{refused}"
-    return visit.done(text, to="/dead")
+    return visit.done(text)
 
 
 @screen.act("/dead/{fingerprint}/rest")
@@ -106,7 +116,16 @@ def rest_group(visit: Visit, fingerprint: str) -> Response:
         dead_letters.discard(visit.db, task_id, actor=visit.actor, note=note, user_id=visit.user_id)
 
     done, refused = _resolve(visit, fingerprint, close)
-    return visit.done(f"{count(done, 'dead letter')} closed.{refused}", to="/dead")
+    text = f"{count(done, 'dead letter')} closed.{refused}"
+    group = _find(visit, fingerprint)
+    if group is None or refused or done < MOST_RESOLVED:
+        return visit.done(text, to="/dead")
+    left = f"{count(group.count, 'more is', 'more are')} left: close {_them(group.count)} next."
+    return visit.done(f"{text} {left}", to=f"/dead/{fingerprint}/rest")
+
+
+def _them(number: int) -> str:
+    return "it" if number == 1 else "them"
 
 
 @screen.part("dead")
@@ -142,8 +161,16 @@ def view_of(visit: Visit, group: DeadLetterGroup, most: int) -> dict[str, Any]:
 
 
 def _find(visit: Visit, fingerprint: str) -> DeadLetterGroup | None:
-    groups = group_dead_letters(visit.db, user_id=visit.user_id, limit=MOST_GROUPS)
-    return next((group for group in groups if group.fingerprint == fingerprint), None)
+    return find_dead_letter_group(visit.db, fingerprint, user_id=visit.user_id)
+
+
+def _retry_in_bulk(visit: Visit, group: DeadLetterGroup) -> Response:
+    """Start an operation that retries all tasks of a group, and lead to its page."""
+    chosen = TaskFilter(status=State.DEAD_LETTERED.value, fingerprint=group.fingerprint)
+    order = BulkOrder(Action.RETRY, chosen)
+    started = start(visit.db, visit.user_id, order, actor=visit.actor, key_id=visit.caller.key_id)
+    text = f"{count(group.count, 'task')} will be retried; this page shows how far it is."
+    return visit.done(text, to=f"/bulk/{show_bulk(started.bulk_id)}")
 
 
 def _resolve(visit: Visit, fingerprint: str, act: Callable[[TaskId], None]) -> tuple[int, str]:

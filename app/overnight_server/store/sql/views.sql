@@ -91,7 +91,7 @@ SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.requir
  LIMIT :limit;
 
 -- name: group_dead_letters (not prepared)
--- The newest open dead letters by how they failed, the largest group first.
+-- The newest open dead letters by how they failed, the largest group first, with their sums over all groups.
 WITH letters AS (
     SELECT d.id, d.task_id, d.total_cost_usd, d.dead_lettered_at, t.type, t.failure_reason, t.error,
            error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint
@@ -105,8 +105,11 @@ WITH letters AS (
 SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
        (array_agg(error ORDER BY id DESC))[1] AS error, count(*) AS count,
        sum(total_cost_usd) AS total_cost_usd, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
-       (array_agg(task_id ORDER BY id DESC))[1:10] AS task_ids
+       array_agg(task_id ORDER BY id DESC) AS task_ids,
+       count(*) OVER () AS all_groups, sum(count(*)) OVER () AS all_letters,
+       sum(sum(total_cost_usd)) OVER () AS all_cost_usd
   FROM letters
+ WHERE CAST(:fingerprint AS text) IS NULL OR fingerprint = CAST(:fingerprint AS text)
  GROUP BY fingerprint
  ORDER BY count(*) DESC, max(id) DESC
  LIMIT :limit;
