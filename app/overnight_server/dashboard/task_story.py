@@ -13,6 +13,7 @@ from overnight_server.dashboard.clocks import Clock, count, lasting, usd
 from overnight_server.dashboard.render import prose, safe_text
 from overnight_server.dashboard.sentences import ENDINGS, reason_sentence
 from overnight_server.dashboard.words import CAUSES, CauseOfWaiting
+from overnight_server.domain.budgets import suggested_raise
 from overnight_server.domain.lifecycle import ACTIVE, State
 from overnight_server.domain.reasons import ReasonCode
 
@@ -71,8 +72,10 @@ def tell(
     explanation: Explanation | None,
     titles: Mapping[str, str],
     clock: Clock,
+    *,
+    is_operator: bool = False,
 ) -> Story:
-    """Return the story of a task as it is now."""
+    """Return the story of a task as it is now, with the answers that this reader may give."""
     state = State(task.state)
     if state is State.COMPLETED:
         return Story("ok", "completed", _completed(task, attempts, clock), _runs(attempts))
@@ -85,7 +88,7 @@ def tell(
     lines = [
         ReasonLine(CAUSES[reason.code], linked(reason_sentence(reason), titles, clock), answer)
         for reason in (explanation.reasons if explanation is not None else ())
-        for answer in [_answer(task, reason)]
+        for answer in [_answer(task, reason, is_operator=is_operator)]
     ]
     if not lines:
         return Story("wait", task.state, Markup("<b>It starts with the next free slot.</b>"))
@@ -201,14 +204,19 @@ def _runs(attempts: Sequence[Attempt]) -> Markup:
     return Markup(" ").join(words)
 
 
-def _answer(task: TaskResponse, reason: Reason) -> Answer | None:
-    """Return the one act that clears a reason now."""
+def _answer(task: TaskResponse, reason: Reason, *, is_operator: bool) -> Answer | None:
+    """Return the one act that clears a reason now, if this reader may do it."""
     code, address = ReasonCode(reason.code), f"/tasks/{task.id}"
     match code:
         case ReasonCode.START_AT:
             return Answer("Start now", f"{address}/start-now")
-        case ReasonCode.APPROVAL | ReasonCode.BUDGET if task.wait_reason == "approval":
-            return Answer(f"Allow {usd(1.0)} more", f"/approvals/{task.id}/approve", {"usd": "1"})
+        case ReasonCode.APPROVAL:
+            # The reason says who can raise a budget that an operator has set.
+            if reason.details["raised_by"] == "operator" and not is_operator:
+                return None
+            more = suggested_raise(reason.details["needs_usd"])
+            fields = {"usd": f"{more:.2f}"}
+            return Answer(f"Allow {usd(more)} more", f"/approvals/{task.id}/approve", fields)
         case ReasonCode.MONTHLY_HOURS:
             return Answer("Lower its timeout…", f"{address}/edit", is_page=True)
         case ReasonCode.WINDOW:

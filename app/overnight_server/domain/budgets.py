@@ -3,6 +3,10 @@
 from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
+from math import ceil
+
+# The least that is offered to be added to a budget that is used up.
+LEAST_RAISE_USD = 1.0
 
 
 class Budget(StrEnum):
@@ -78,3 +82,12 @@ def check_budget(estimate: Decimal, budgets: RemainingBudgets) -> BudgetShortage
         if left is not None and (left <= 0 or estimate > left):
             return BudgetShortage(budget, estimate, left)
     return None
+
+
+def suggested_raise(needs_usd: float | None) -> float:
+    """Return how much to offer to a task that asks for money: what its next run needs, in cents.
+
+    >>> suggested_raise(2.391), suggested_raise(0.2), suggested_raise(None)
+    (2.4, 1.0, 1.0)
+    """
+    return max(LEAST_RAISE_USD, ceil(round((needs_usd or 0.0) * 100, 6)) / 100)

@@ -233,7 +233,13 @@ def _approval(facts: TaskFacts) -> Reason:
         + _approve_or_ask(facts, "let it continue")
         + f", or end it with `overnight stop{'' if facts.audience.is_owner else ' --all-users'}`"
         f"{next_night}",
-        details={"budget": budget.value, "cost_usd": float(spent), "since": task["updated_at"]},
+        details={
+            "budget": budget.value,
+            "cost_usd": float(spent),
+            "needs_usd": float(task["needs_usd"]),
+            "raised_by": "operator" if task["budget_by_operator"] else "owner",
+            "since": task["updated_at"],
+        },
     )
 
 

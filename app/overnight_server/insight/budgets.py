@@ -10,9 +10,16 @@ def list_approvals(
     db: Db, *, user_id: UserId | None = None, limit: int = 100
 ) -> list[UserApproval]:
     """Return the tasks that ask for a larger budget, of one user or of all, longest wait first."""
+    return read_approvals(db, user_id=user_id, limit=limit)[0]
+
+
+def read_approvals(
+    db: Db, *, user_id: UserId | None = None, limit: int = 100
+) -> tuple[list[UserApproval], int]:
+    """Return what `list_approvals` returns, and how many such tasks there are in all."""
     params = {"user_id": user_id, "limit": limit}
     rows = db.atomically(lambda tx: tx.execute(statement("list_approvals"), params).all())
-    return [
+    approvals = [
         UserApproval(
             task_id=show_task(row.id),
             user=row.user,
@@ -29,3 +36,4 @@ def list_approvals(
         )
         for row in rows
     ]
+    return approvals, rows[0].of_all if rows else 0

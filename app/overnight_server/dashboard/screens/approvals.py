@@ -11,8 +11,9 @@ from overnight_server.control.pauses import PauseSubject
 from overnight_server.dashboard.clocks import count, usd
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.visit import Visit
+from overnight_server.domain.budgets import suggested_raise
 from overnight_server.domain.ids import MalformedId, TaskId, parse_task
-from overnight_server.insight.budgets import list_approvals
+from overnight_server.insight.budgets import read_approvals
 
 screen = Screen("approvals")
 
@@ -73,7 +74,9 @@ def resume(visit: Visit) -> Response:
 
 def read_view(visit: Visit) -> dict[str, Any]:
     """Return what the page shows."""
-    return {"approvals": list_approvals(visit.db, user_id=visit.user_id)}
+    approvals, number = read_approvals(visit.db, user_id=visit.user_id)
+    suggested = {one.task_id: suggested_raise(one.needs_usd) for one in approvals}
+    return {"approvals": approvals, "number": number, "suggested": suggested}
 
 
 def _parse(text: str) -> TaskId:

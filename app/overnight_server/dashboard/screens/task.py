@@ -91,7 +91,7 @@ def read_view(visit: Visit, task_id: TaskId) -> dict[str, Any]:
         "task": task,
         "state": shown_state(task),
         "graph": _graph(visit, task),
-        "story": tell(task, attempts, explanation, titles, visit.clock),
+        "story": tell(task, attempts, explanation, titles, visit.clock, is_operator=visit.is_admin),
         "attempts": attempts,
         "outcomes": OUTCOMES,
         "around": around,

@@ -38,7 +38,7 @@ SELECT t.id, u.name AS "user", t.title, t.type, asks.budget, t.cost_usd, t.updat
                         ELSE l.night_spent_usd END AS spent_usd,
        CASE asks.budget WHEN 'dag' THEN g.budget_by_operator ELSE asks.budget = 'night' END AS by_operator,
        next_cost(t.estimated_cost_usd, t.max_cost_usd, t.cost_usd) AS needs_usd,
-       t.error
+       t.error, count(*) OVER () AS of_all
   FROM candidate
   JOIN tasks t ON t.id = candidate.id
   JOIN users u ON u.id = t.user_id
