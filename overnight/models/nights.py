@@ -154,6 +154,11 @@ class UserNight(ResponseModel):
     )
     made_at: datetime = Field(description="When this was determined.")
 
+    @property
+    def is_past(self) -> bool:
+        """Whether a later night has begun: what is open now says nothing about this one."""
+        return self.made_at >= self.next_opens_at
+
 
 class ReportAct(ResponseModel):
     """The one act that answers a need."""
@@ -161,12 +166,18 @@ class ReportAct(ResponseModel):
     label: str = Field(description="A verb and a number, such as Retry 2 tasks.")
     command: str = Field(description="The command that does it.")
     path: str = Field(description="The page of the dashboard on which to do it.")
+    form_path: str | None = Field(
+        None, description="Where a page of the dashboard posts it; null: only the page can do it."
+    )
+    form_fields: dict[str, str] = Field(
+        default_factory=dict, description="The fields of that form."
+    )
 
 
 class ReportNeed(ResponseModel):
     """Something that needs a person."""
 
-    kind: str = Field(description="What it is: dead, budget or hours.")
+    kind: str = Field(description="What it is: dead, budget, hours or worker.")
     title: str = Field(description="What happened.")
     detail: str = Field(description="The facts behind it.")
     if_ignored: str = Field(description="What happens if the person does nothing.")
@@ -228,7 +239,9 @@ class NightReport(ResponseModel):
     summary: str = Field(description="Work, money and hours in one sentence.")
     night: UserNight = Field(description="The night itself.")
     figures: ReportFigures = Field(description="Hours and money.")
-    needs: list[ReportNeed] = Field(description="What needs a person, the most urgent first.")
+    needs: list[ReportNeed] = Field(
+        description="What needs a person now, the most urgent first; empty for past nights."
+    )
     needs_more: int = Field(0, description="How many needs are not listed.")
     groups: list[ReportGroup] = Field(description="Results by graph.")
     groups_more: int = Field(0, description="How many ended tasks are not listed.")

@@ -1,31 +1,15 @@
 """Groups of dead letters: how they failed, what they share, and their attempts side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from overnight.models.account import DeadLetter
-from overnight_server.dashboard.clocks import count, lasting
+from overnight_server.dashboard.clocks import lasting
 from overnight_server.dashboard.render import safe_text
+from overnight_server.domain.failure_titles import title_of_failures
 
 MOST_FIELDS = 6
 MOST_VALUE = 40
-#: What a class of errors means, for the title of a group of one or of several.
-TITLES: Mapping[str, tuple[str, str]] = {
-    "context_overflow": (
-        "{} is longer than the model can read",
-        "{} are longer than the model can read",
-    ),
-    "auth_failure": ("{} was refused by a service", "{} were refused by a service"),
-    "rate_limit": ("{} asked too often", "{} asked too often"),
-    "timeout": ("{} took too long", "{} took too long"),
-    "crash": ("{} kills its process", "{} kill their process"),
-    "worker_lost": ("{} lost its worker", "{} lost their worker"),
-    "out_of_memory": ("{} needs more memory", "{} need more memory"),
-    "budget_exceeded": ("{} cost more than allowed", "{} cost more than allowed"),
-    "invalid_output": ("The output of {} was rejected", "The output of {} was rejected"),
-    "deadline_exceeded": ("{} did not start in time", "{} did not start in time"),
-}
-OTHERWISE = ("{} failed", "{} failed in the same way")
 
 
 @dataclass(frozen=True)
@@ -47,10 +31,8 @@ class DeadRow:
 
 def title_of(letters: Sequence[DeadLetter], number: int, reason: str | None) -> str:
     """Return the title of a group by a rule for its class of errors."""
-    one, many = TITLES.get(reason or "", OTHERWISE)
-    if number == 1 and letters:
-        return one.format(safe_text(letters[0].title, 120))
-    return many.format(count(number, "task")).capitalize()
+    title = safe_text(letters[0].title, 120) if letters else "One task"
+    return title_of_failures(reason, number, title)
 
 
 def in_common(letters: Sequence[DeadLetter]) -> list[str]:

@@ -4,14 +4,20 @@ A night is called good only if every task is done. What failed, what was left, a
 slots empty stand in the headline whenever there is something of the kind.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from overnight_server.domain.reasons import ReasonCode, format_duration
+from overnight_server.domain.reasons import ReasonCode, format_duration, join_names
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 # What kept slots empty is named in the headline if it did so for this long.
 WORTH_NAMING = 10 * 60
+# Causes are named, the longest first, until together they have this share of the time.
+MAIN_SHARE = 0.75
+# From this share on, the causes that are named are as good as all.
+WHOLE_SHARE = 0.95
+MOST_CAUSES = 3
 
 
 class Mood(StrEnum):
@@ -28,7 +34,8 @@ class Mood(StrEnum):
 class NightOutcome:
     """What became of a night.
 
-    `blame` is the cause that kept slots empty for longest while tasks waited, for `blame_seconds`.
+    `waits` are the causes that kept slots empty while tasks waited, each with its seconds, the
+    longest first.
     """
 
     done: int = 0
@@ -39,8 +46,7 @@ class NightOutcome:
     needs: int = 0
     is_over: bool = True
     lost_runs: int = 0
-    blame: str | None = None
-    blame_seconds: float = 0.0
+    waits: tuple[tuple[str, float], ...] = ()
 
     @property
     def total(self) -> int:
@@ -103,22 +109,64 @@ def _sentence(outcome: NightOutcome) -> str:
 
 
 def _blame(outcome: NightOutcome) -> str:
-    """Return why the plan's slots stood empty while tasks waited, if it is worth naming."""
-    if outcome.lost_runs and outcome.blame == ReasonCode.NO_WORKER:
-        return f": no worker was alive for {format_duration(outcome.blame_seconds)}"
-    phrases = {
-        ReasonCode.NO_WORKER: "no worker was alive",
-        ReasonCode.NO_CAPABLE_AGENT: "no worker could run what waited",
-        ReasonCode.HANDLER: "no worker knew what waited",
-        ReasonCode.MONTHLY_HOURS: "the month's hours were too few",
-        ReasonCode.BUDGET: "the budget was used up",
-        ReasonCode.APPROVAL: "your answer about money was missing",
-        ReasonCode.PAUSED: "starts were paused",
-    }
-    phrase = None if outcome.blame is None else phrases.get(ReasonCode(outcome.blame))
-    if phrase is None or not outcome.waiting or outcome.blame_seconds < WORTH_NAMING:
-        return f", and {_times(outcome.lost_runs)} a worker was lost" if outcome.lost_runs else ""
-    return f": {phrase} for {format_duration(outcome.blame_seconds)}"
+    """Return why the plan's slots stood empty while tasks waited, if it is worth naming.
+
+    One cause is blamed only if it took most of the time, and as the only one only if it took all.
+    """
+    whole = sum(seconds for _, seconds in outcome.waits)
+    lost = f", and {_times(outcome.lost_runs)} a worker was lost" if outcome.lost_runs else ""
+    if not outcome.waiting or whole < WORTH_NAMING:
+        return lost
+    named = _main_causes(outcome.waits, whole)
+    is_whole = sum(seconds for _, seconds in named) >= whole * WHOLE_SHARE
+    (code, seconds), *others = named
+    phrase = _PHRASES.get(ReasonCode(code))
+    if others or phrase is None:
+        causes = join_names([_CAUSES[ReasonCode(cause)] for cause, _ in named])
+        return f" (waited {'' if is_whole else 'mainly '}for {causes})"
+    lasted = format_duration(seconds)
+    return f": {phrase} for {lasted}" if is_whole else f", mostly because {phrase} ({lasted})"
+
+
+def _main_causes(waits: Sequence[tuple[str, float]], whole: float) -> list[tuple[str, float]]:
+    """Return the longest causes that together took most of the time, but no more than a few."""
+    named: list[tuple[str, float]] = []
+    for cause in waits[:MOST_CAUSES]:
+        named.append(cause)
+        if sum(seconds for _, seconds in named) >= whole * MAIN_SHARE:
+            break
+    return named
+
+
+_PHRASES: Mapping[ReasonCode, str] = {
+    ReasonCode.NO_WORKER: "no worker was alive",
+    ReasonCode.NO_CAPABLE_AGENT: "no worker could run what waited",
+    ReasonCode.HANDLER: "no worker knew what waited",
+    ReasonCode.MONTHLY_HOURS: "the month's hours were too few",
+    ReasonCode.BUDGET: "the budget was used up",
+    ReasonCode.APPROVAL: "your answer about money was missing",
+    ReasonCode.PAUSED: "starts were paused",
+}
+_CAUSES: Mapping[ReasonCode, str] = {
+    ReasonCode.STATE: "their preparation",
+    ReasonCode.DEPENDENCY: "other tasks",
+    ReasonCode.START_AT: "their start time",
+    ReasonCode.RETRY_AT: "the next try",
+    ReasonCode.APPROVAL: "your answer",
+    ReasonCode.DEADLINE: "a deadline that had passed",
+    ReasonCode.BUDGET: "money",
+    ReasonCode.LOCK: "a lock",
+    ReasonCode.PLAN_CONCURRENCY: "a slot of the plan",
+    ReasonCode.MONTHLY_HOURS: "monthly hours",
+    ReasonCode.WINDOW: "the night window",
+    ReasonCode.PAUSED: "the end of a pause",
+    ReasonCode.NO_WORKER: "a worker",
+    ReasonCode.NO_CAPABLE_AGENT: "a capable worker",
+    ReasonCode.HANDLER: "a handler",
+    ReasonCode.SLOTS: "a free worker",
+    ReasonCode.SLOTS_MAX: "a free worker",
+    ReasonCode.BEHIND: "their turn",
+}
 
 
 def _times(number: int) -> str:

@@ -13,6 +13,7 @@ from overnight_server.domain.report_text import (
     describe_night,
     heading_of,
     money,
+    more,
     one_line,
     report_text,
     tally_of,
@@ -71,19 +72,22 @@ def _parts(report: NightReport, base: str) -> Iterator[str]:
     yield _block(head)
     if report.needs:
         rows = "".join(_need(need, base) for need in report.needs)
-        yield _block(_heading("Needs you") + _table(rows))
+        rest = _p(more(report.needs_more, "need"), 12, _FAINT)
+        yield _block(_heading("Needs you") + _table(rows) + rest)
     slots = "".join(_slot(report, slot) for slot in report.night.slots[:20])
     facts = ". ".join(_text(line) for line in describe_night(report.night))
     yield _block(_heading("The night") + slots + _p(facts, 12, _FAINT))
     if report.groups:
         rows = "".join(_group(group, base) for group in report.groups)
-        yield _block(_heading("Results") + _table(rows))
+        rest = _p(more(report.groups_more, "ended task"), 12, _FAINT)
+        yield _block(_heading("Results") + _table(rows) + rest)
     if report.postponed:
         rows = "".join(
             f"<tr>{_cell(_text(task.title))}{_cell(_text(task.text), _FAINT)}</tr>"
             for task in report.postponed
         )
-        yield _block(_heading("Still open") + _table(rows))
+        rest = _p(more(report.postponed_more, "open task"), 12, _FAINT)
+        yield _block(_heading("Still open") + _table(rows) + rest)
     foot = _link(f"{base}/nights/{report.night.date}", "Open the night") if base else ""
     note = "Nothing happens by opening this mail; links open pages that ask first."
     yield _block(foot + _p(note, 12, _FAINT))

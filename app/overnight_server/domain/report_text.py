@@ -40,11 +40,18 @@ def describe_night(night: UserNight) -> Iterator[str]:
     zone = _zone(night.zone)
     for marker in night.markers:
         yield f"{_clock(marker.at, zone)} {marker.text}"
-    if night.idle_seconds:
-        causes = ", ".join(
-            f"{total.label} {format_duration(total.seconds)}" for total in night.idle_by_cause
-        )
-        yield f"empty slots {format_duration(night.idle_seconds)}, by cause: {causes}"
+    if idle := describe_idle(night):
+        yield idle
+
+
+def describe_idle(night: UserNight) -> str:
+    """Return how long slots were empty, by cause; nothing if none was."""
+    if not night.idle_seconds:
+        return ""
+    causes = ", ".join(
+        f"{total.label} {format_duration(total.seconds)}" for total in night.idle_by_cause
+    )
+    return f"empty slots {format_duration(night.idle_seconds)}, by cause: {causes}"
 
 
 def report_text(report: NightReport) -> str:
@@ -60,10 +67,10 @@ def report_markdown(report: NightReport) -> str:
 def money(usd: float) -> str:
     """Write US dollars to the cent.
 
-    >>> money(23.425)
-    '$23.43'
+    >>> money(23.425), money(1234.5)
+    ('$23.43', '$1,234.50')
     """
-    return f"${usd + 1e-9:.2f}"
+    return f"${usd + 1e-9:,.2f}"
 
 
 def tally_of(report: NightReport) -> list[tuple[str, int, str]]:
@@ -122,7 +129,7 @@ def _need_lines(report: NightReport) -> Iterator[str]:
         yield f"    {one_line(need.detail)}"
         yield f"    if you do nothing: {one_line(need.if_ignored)}"
         yield f"    $ {need.act.command}"
-    yield from _more(report.needs_more, "need")
+    yield from _more_lines(report.needs_more, "need")
 
 
 def _result_lines(report: NightReport) -> Iterator[str]:
@@ -133,7 +140,7 @@ def _result_lines(report: NightReport) -> Iterator[str]:
             text = f": {one_line(task.text)}" if task.text else ""
             line = f"   {signs.get(task.state, '·')} {one_line(task.title)}{text}"
             yield _with_sum(line, task.cost_usd)
-    yield from _more(report.groups_more, "ended task")
+    yield from _more_lines(report.groups_more, "ended task")
 
 
 def _open_lines(report: NightReport) -> Iterator[str]:
@@ -143,12 +150,21 @@ def _open_lines(report: NightReport) -> Iterator[str]:
             "" if task.clears_at is None else f", until {when(task.clears_at, report.night.zone)}"
         )
         yield _cut(f"   {sign} {one_line(task.title)}: {one_line(task.text)}{until}", WIDTH)
-    yield from _more(report.postponed_more, "open task")
+    yield from _more_lines(report.postponed_more, "open task")
 
 
-def _more(number: int, noun: str) -> Iterator[str]:
+def more(number: int, noun: str) -> str:
+    """Return how many things a list leaves out; nothing if it leaves out none.
+
+    >>> more(1, "need"), more(1200, "open task"), more(0, "need")
+    ('and 1 more need', 'and 1,200 more open tasks', '')
+    """
+    return f"and {number:,} more {noun}{'s' if number > 1 else ''}" if number else ""
+
+
+def _more_lines(number: int, noun: str) -> Iterator[str]:
     if number:
-        yield f"   and {number} more {noun}{'s' if number > 1 else ''}"
+        yield f"   {more(number, noun)}"
 
 
 def _with_sum(line: str, usd: float) -> str:
@@ -183,6 +199,7 @@ def _markdown_lines(report: NightReport) -> Iterator[str]:
         yield "## Needs you"
         yield ""
         yield from (_markdown_need(need) for need in report.needs)
+        yield from _markdown_more(report.needs_more, "need")
     if drawing := draw_night(report.night):
         yield from ("", "## The night", "", "```text", *drawing, "```", "")
     yield from (f"- {_md(line)}" for line in describe_night(report.night))
@@ -194,9 +211,18 @@ def _markdown_lines(report: NightReport) -> Iterator[str]:
         for task in group.tasks:
             text = f": {_md(task.text)}" if task.text else ""
             yield f"- {_md(task.title)} ({task.state.replace('_', ' ')}){text}"
+    if report.groups_more:
+        yield ""
+        yield more(report.groups_more, "ended task")
     if report.postponed:
         yield from ("", "## Still open", "")
         yield from (f"- {_md(task.title)}: {_md(task.text)}" for task in report.postponed)
+        yield from _markdown_more(report.postponed_more, "open task")
+
+
+def _markdown_more(number: int, noun: str) -> Iterator[str]:
+    if number:
+        yield f"- {more(number, noun)}"
 
 
 def _markdown_need(need: ReportNeed) -> str:

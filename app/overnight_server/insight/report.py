@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from shlex import quote
 from typing import Any
 from uuid import UUID
 
@@ -25,21 +24,25 @@ from overnight.models.nights import (
     ReportTask,
     UserNight,
 )
+from overnight_server.domain.budgets import Budget, suggested_raise
+from overnight_server.domain.failure_titles import title_of_failures
 from overnight_server.domain.headline import NightOutcome, headline, mood_of
-from overnight_server.domain.ids import UserId, parse_task, show_dag, show_task
-from overnight_server.domain.life import Segment, SegmentKind, clip
+from overnight_server.domain.ids import UserId, show_dag, show_task
+from overnight_server.domain.life import Segment, SegmentKind, bridge, clip
 from overnight_server.domain.life_words import NOTHING_QUEUED, UNKNOWN, LifeFacts, describe
 from overnight_server.domain.lifecycle import State
 from overnight_server.domain.reasons import (
     HOUR,
     ReasonCode,
     format_duration,
+    format_rest,
     join_names,
 )
-from overnight_server.domain.report_text import when
-from overnight_server.insight.budgets import list_approvals
-from overnight_server.insight.dead_letters import group_dead_letters
+from overnight_server.domain.report_text import money, when
+from overnight_server.insight.budgets import read_approvals
+from overnight_server.insight.dead_letters import GroupedDeadLetters, read_dead_letters_by_group
 from overnight_server.insight.life_facts import Life
+from overnight_server.insight.neighbours import titles_of
 from overnight_server.insight.night import NightFacts, read_night
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -71,15 +74,16 @@ def night_report(
         return _read_facts(tx, user_id, read_night(tx, user_id, day, liveness=liveness))
 
     facts = db.atomically(work, one_instant=True, all_users=True)
-    groups = group_dead_letters(db, user_id=user_id, limit=MAX_NEEDS + 1)
-    approvals = list_approvals(db, user_id=user_id, limit=MAX_NEEDS + 1)
-    needs = [
-        *(_dead_need(db, user_id, group) for group in groups),
-        *(_money_need(approval) for approval in approvals),
-        *_hours_need(facts),
-        *_stuck_needs(facts),
-    ]
-    return _report(facts, needs)
+    # What needs somebody now says nothing about a night after which others have begun.
+    return _report(facts, _Needs() if facts.night.is_past else _read_needs(db, user_id, facts))
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """What needs the user now: the first of each kind, and how many there are in all."""
+
+    listed: Sequence[ReportNeed] = ()
+    number: int = 0
 
 
 @dataclass(frozen=True)
@@ -104,9 +108,26 @@ def _read_facts(tx: Connection, user_id: UserId, read: NightFacts) -> _Facts:
     return _Facts(night, read.lives, read.user, read.until, usd, graphs)
 
 
-def _report(facts: _Facts, needs: Sequence[ReportNeed]) -> NightReport:
+def _read_needs(db: Db, user_id: UserId, facts: _Facts) -> _Needs:
+    """Return what needs the user, the most urgent first."""
+    dead = read_dead_letters_by_group(db, user_id=user_id, limit=MAX_NEEDS)
+    approvals, number_of_approvals = read_approvals(db, user_id=user_id, limit=MAX_NEEDS)
+    is_operator = facts.user["is_admin"]
+    others = [
+        *(_money_need(approval, is_operator=is_operator) for approval in approvals),
+        *_hours_need(facts),
+        *_stuck_needs(facts),
+    ]
+    # Each kind is listed, however many groups of dead letters there are.
+    room = max(MAX_NEEDS // 2, MAX_NEEDS - len(others))
+    listed = [*_dead_needs(db, user_id, dead)[:room], *others]
+    number = dead.number_of_groups + number_of_approvals + len(others) - len(approvals)
+    return _Needs(listed[:MAX_NEEDS], number)
+
+
+def _report(facts: _Facts, needs: _Needs) -> NightReport:
     night, user = facts.night, facts.user
-    outcome = _outcome(night, len(needs))
+    outcome = _outcome(night, needs.number)
     figures = ReportFigures(
         work_seconds=night.work_seconds,
         night_cost_usd=round(facts.night_usd, 6),
@@ -121,21 +142,22 @@ def _report(facts: _Facts, needs: Sequence[ReportNeed]) -> NightReport:
         key=lambda life: life.task["finished_at"],
     )
     still_open = sorted(
-        (life for life in facts.lives if not _has_ended(life, facts)), key=_by_urgency
+        (_at_end(life, facts) for life in facts.lives if not _has_ended(life, facts)),
+        key=_OpenTask.urgency,
     )
     left = night.tally.running + night.tally.waiting
     all_ended = night.tally.done + night.tally.dead + night.tally.cancelled
     return NightReport(
         headline=headline(outcome),
         mood=mood_of(outcome).value,
-        summary=_summary(figures),
+        summary=_summary(night, figures),
         night=night,
         figures=figures,
-        needs=list(needs[:MAX_NEEDS]),
-        needs_more=max(0, len(needs) - MAX_NEEDS),
+        needs=list(needs.listed),
+        needs_more=needs.number - len(needs.listed),
         groups=_groups(ended[:MAX_RESULTS], facts),
         groups_more=max(0, all_ended - min(len(ended), MAX_RESULTS)),
-        postponed=[_postponed(life) for life in still_open[:MAX_POSTPONED]],
+        postponed=[_postponed(task) for task in still_open[:MAX_POSTPONED]],
         postponed_more=max(0, left - min(len(still_open), MAX_POSTPONED)),
         made_at=night.made_at,
     )
@@ -143,8 +165,6 @@ def _report(facts: _Facts, needs: Sequence[ReportNeed]) -> NightReport:
 
 def _outcome(night: UserNight, needs: int) -> NightOutcome:
     tally = night.tally
-    causes = [total for total in night.idle_by_cause if total.code not in {NOTHING_QUEUED, UNKNOWN}]
-    blame = causes[0] if causes else None
     return NightOutcome(
         done=tally.done,
         dead=tally.dead,
@@ -154,21 +174,41 @@ def _outcome(night: UserNight, needs: int) -> NightOutcome:
         needs=needs,
         is_over=night.is_over,
         lost_runs=sum(1 for marker in night.markers if marker.kind == "worker_lost"),
-        blame=None if blame is None else blame.code,
-        blame_seconds=0.0 if blame is None else blame.seconds,
+        waits=tuple(_waits(night)),
     )
 
 
-def _summary(figures: ReportFigures) -> str:
-    """Return work, money and hours in one sentence."""
-    slots = "one slot" if figures.max_concurrent == 1 else f"{figures.max_concurrent} slots"
+def _waits(night: UserNight) -> list[tuple[str, float]]:
+    """Return for how long each cause kept any slot empty, the longest first.
+
+    A time in which it kept several slots empty counts once, as a person counts it.
+    """
+    spans: dict[str, list[tuple[datetime, datetime]]] = defaultdict(list)
+    for slot in night.slots:
+        for piece in slot.pieces:
+            if piece.is_idle and piece.code not in {NOTHING_QUEUED, UNKNOWN}:
+                spans[piece.code].append((piece.since, piece.until))
+    lengths = {
+        code: sum((end - begin).total_seconds() for begin, end in bridge(sorted(of_code)))
+        for code, of_code in spans.items()
+    }
+    return sorted(lengths.items(), key=lambda item: -item[1])
+
+
+def _summary(night: UserNight, figures: ReportFigures) -> str:
+    """Return work, money and hours in one sentence; of a past night without what is true now."""
+    number = len(night.slots) if night.is_past else figures.max_concurrent
+    slots = "one slot" if number == 1 else f"{number} slots"
     work = f"Worked {format_duration(figures.work_seconds)} in {slots}"
+    cost = money(figures.night_cost_usd)
+    if night.is_past:
+        return f"{work}, for {cost}."
     budget = figures.night_budget_usd
-    money = f"${figures.night_cost_usd:.2f}" + ("" if budget is None else f" of ${budget:.2f}")
+    spent = cost if budget is None else f"{cost} of {money(budget)}"
     used = figures.month_used_seconds / HOUR
     limit = figures.month_limit_seconds
     hours = f"{used:.1f}" + ("" if limit is None else f" of {limit / HOUR:g}")
-    return f"{work}, {money} tonight, {hours} hours this month."
+    return f"{work}, {spent} tonight, {hours} hours this month."
 
 
 def _has_ended(life: Life, facts: _Facts) -> bool:
@@ -180,10 +220,23 @@ def _ended_in_night(life: Life, facts: _Facts) -> bool:
     return _has_ended(life, facts) and life.task["finished_at"] > facts.night.opens_at
 
 
-def _by_urgency(life: Life) -> tuple[bool, datetime]:
-    """Order open tasks: those that run first, then the oldest."""
-    is_waiting = life.segments[-1].kind is SegmentKind.WAITING if life.segments else True
-    return is_waiting, life.task["created_at"]
+@dataclass(frozen=True)
+class _OpenTask:
+    """A task that had not ended when the next night began, or now, and what it did then."""
+
+    life: Life
+    segment: Segment | None
+
+    def urgency(self) -> tuple[bool, datetime]:
+        """Order open tasks: those that ran first, then the oldest."""
+        is_waiting = self.segment is None or self.segment.kind is SegmentKind.WAITING
+        return is_waiting, self.life.task["created_at"]
+
+
+def _at_end(life: Life, facts: _Facts) -> _OpenTask:
+    """Return what a task did at the end of the time that the report is about."""
+    before = [segment for segment in life.segments if segment.since < facts.until]
+    return _OpenTask(life, before[-1] if before else None)
 
 
 def _groups(ended: Sequence[Life], facts: _Facts) -> list[ReportGroup]:
@@ -230,62 +283,101 @@ def _result(life: Life, facts: _Facts) -> ReportTask:
     )
 
 
-def _postponed(life: Life) -> PostponedTask:
+def _postponed(open_task: _OpenTask) -> PostponedTask:
+    life, last = open_task.life, open_task.segment
     task, shown = life.task, show_task(life.task["id"])
-    last: Segment | None = life.segments[-1] if life.segments else None
     workers = {run["epoch"]: run["agent"] for run in life.runs}
     return PostponedTask(
         id=shown,
         title=task["title"],
-        state=task["state"],
+        state=task["state"] if last is None else last.state.value,
         code=ReasonCode.STATE if last is None else last.code.value,
         text="" if last is None else describe(last, LifeFacts(shown, workers, {}, {})),
         clears_at=None if last is None or last.hold is None else last.hold.clears_at,
     )
 
 
-def _dead_need(db: Db, user_id: UserId, group: DeadLetterGroup) -> ReportNeed:
+def _dead_needs(db: Db, user_id: UserId, dead: GroupedDeadLetters) -> list[ReportNeed]:
+    """Return what to do about dead letters, one need for those that failed in the same way."""
+    pairs = [(task, name) for name, tasks in dead.tasks.items() for task in tasks]
+    params = {
+        "user_id": user_id,
+        "ids": [task for task, _ in pairs],
+        "groups": [name for _, name in pairs],
+    }
+    rows = db.atomically(lambda tx: tx.execute(statement("night_dependents"), params).all())
+    dependents = {row.of_group: row.number for row in rows}
+    alone = [group.task_ids[0] for group in dead.groups if group.count == 1]
+    titles = titles_of(db, user_id, alone)
+    return [
+        _dead_need(
+            group, dependents.get(group.fingerprint, 0), titles.get(group.task_ids[0], "One task")
+        )
+        for group in dead.groups
+    ]
+
+
+def _dead_need(group: DeadLetterGroup, dependents: int, title: str) -> ReportNeed:
     """Return what to do about dead letters that failed in the same way."""
-    params = {"user_id": user_id, "ids": [parse_task(task_id) for task_id in group.task_ids]}
-    dependents = db.atomically(
-        lambda tx: tx.execute(statement("night_dependents"), params).scalar_one()
-    )
-    first = group.task_ids[0]
-    tasks = _tasks(group.count)
+    is_one = group.count == 1
+    them = "it" if is_one else "them"
+    path = f"/dead/{group.fingerprint}"
     command = (
-        f"overnight dead retry {first}"
-        if group.count == 1
-        else f"overnight bulk retry --state dead_lettered --type {quote(group.type)}"
+        f"overnight retry {group.task_ids[0]}"
+        if is_one
+        else f"overnight bulk retry --fingerprint {group.fingerprint}"
     )
     return ReportNeed(
         kind="dead",
-        title=f"{tasks} of type {group.type} failed for good ({group.failure_reason or 'error'})",
+        title=title_of_failures(group.failure_reason, group.count, f"“{_short(title)}”"),
         detail=_short(group.error or "no message")
-        + (f"; ${group.total_cost_usd:.2f} spent" if group.total_cost_usd else ""),
-        if_ignored=f"{_tasks(dependents)} that depend on it did not run and will not"
+        + (f"; {money(group.total_cost_usd)} spent" if group.total_cost_usd else ""),
+        if_ignored=f"{_tasks(dependents)} that {_verb(dependents, 'depends', 'depend')} on {them}"
+        " did not run and will not"
         if dependents
-        else "nothing else waits for it",
-        act=ReportAct(label=f"Retry {tasks}", command=command, path=f"/dead/{group.fingerprint}"),
+        else f"nothing else waits for {them}",
+        act=ReportAct(
+            label=f"Retry {_tasks(group.count)}",
+            command=command,
+            path=path,
+            form_path=f"{path}/retry",
+        ),
         task_ids=group.task_ids,
     )
 
 
-def _money_need(approval: UserApproval) -> ReportNeed:
-    """Return a task that asks for a larger budget."""
-    more = max(1.0, approval.needs_usd)
-    limit = "" if approval.limit_usd is None else f" of ${approval.limit_usd:.2f}"
-    is_night = approval.budget == "night"
+def _money_need(approval: UserApproval, *, is_operator: bool) -> ReportNeed:
+    """Return a task that asks for a larger budget, and who may raise it."""
+    more = suggested_raise(approval.needs_usd)
+    limit = "" if approval.limit_usd is None else f" of {money(approval.limit_usd)}"
+    spent = f"{money(approval.spent_usd)}{limit} of the {approval.budget} budget is spent"
+    is_theirs = approval.raised_by == "operator" and not is_operator
     return ReportNeed(
         kind="budget",
         title=f"“{approval.title}” asks for money",
-        detail=f"${approval.spent_usd:.2f}{limit} of the {approval.budget} budget is spent",
-        if_ignored="it continues in the next night" if is_night else "it waits, without a slot",
-        act=ReportAct(
-            label=f"Allow ${more:.2f} more",
+        detail=f"{spent}; an operator set this budget and can raise it" if is_theirs else spent,
+        if_ignored="it continues in the next night"
+        if approval.budget == Budget.NIGHT
+        else "it waits, without a slot",
+        act=_look_at([approval.task_id])
+        if is_theirs
+        else ReportAct(
+            label=f"Allow {money(more)} more",
             command=f"overnight approve {approval.task_id} --usd {more:g}",
             path=f"/tasks/{approval.task_id}",
+            form_path=f"/approvals/{approval.task_id}/approve",
+            form_fields={"usd": f"{more:.2f}"},
         ),
         task_ids=[approval.task_id],
+    )
+
+
+def _look_at(task_ids: Sequence[str]) -> ReportAct:
+    """Return the act that shows why tasks wait: nothing that their owner can press helps them."""
+    return ReportAct(
+        label=f"Look at {_tasks(len(task_ids))}",
+        command=f"overnight explain {task_ids[0]}",
+        path=f"/tasks/{task_ids[0]}",
     )
 
 
@@ -301,14 +393,10 @@ def _hours_need(facts: _Facts) -> Iterator[ReportNeed]:
     yield ReportNeed(
         kind="hours",
         title=f"{_tasks(len(held))} {fits} into the month's hours",
-        detail=f"{format_duration(max(0, left))} left",
+        detail=f"{format_rest(max(0, left))} left",
         if_ignored=f"{_verb(len(held), 'it waits', 'they wait')} until"
         f" {when(user['resets_at'], facts.night.zone)}",
-        act=ReportAct(
-            label=f"Look at {_tasks(len(held))}",
-            command=f"overnight explain {shown[0]}",
-            path=f"/tasks/{shown[0]}",
-        ),
+        act=_look_at(shown),
         task_ids=shown,
     )
 
@@ -327,11 +415,7 @@ def _stuck_needs(facts: _Facts) -> Iterator[ReportNeed]:
             detail=f"{_verb(len(types), 'type', 'types')} {join_names(types[:3], len(types))}",
             if_ignored=f"{_verb(len(held), 'it waits', 'they wait')} until a worker can run"
             f" {_verb(len(held), 'it', 'them')}",
-            act=ReportAct(
-                label=f"Look at {_tasks(len(held))}",
-                command=f"overnight explain {shown[0]}",
-                path=f"/tasks/{shown[0]}",
-            ),
+            act=_look_at(shown),
             task_ids=shown,
         )
 
@@ -348,7 +432,7 @@ def _waiting_for(lives: Iterable[Life], code: ReasonCode) -> list[Life]:
 
 
 def _tasks(number: int) -> str:
-    return "1 task" if number == 1 else f"{number} tasks"
+    return "1 task" if number == 1 else f"{number:,} tasks"
 
 
 def _verb(number: int, one: str, many: str) -> str:

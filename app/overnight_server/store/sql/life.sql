@@ -148,7 +148,7 @@ SELECT a.pool, a.claimed_at AS since, a.ended_at AS until, a.bundle
 
 -- name: night_user
 -- A user's window and the slots of the plan.
-SELECT u.id AS user_id, u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.created_at, l.max_active, l.max_task_seconds,
+SELECT u.id AS user_id, u.window_zone, u.window_from, u.window_to, u.window_at_closing, u.created_at, u.is_admin, l.max_active, l.max_task_seconds,
        l.active, l.waiting, l.limit_seconds, l.used_seconds::float8 AS used_seconds, l.reserved_seconds, l.resets_at, l.night_limit_usd::float8 AS night_limit_usd,
        clock() AS now
   FROM users u
@@ -232,10 +232,10 @@ SELECT g.id, g.title
  WHERE g.user_id = :user_id;
 
 -- name: night_dependents
--- How many tasks did not run because one of these failed.
-SELECT count(DISTINCT c.id) AS number
-  FROM unnest(CAST(:ids AS uuid[])) chosen(id)
+-- How many tasks did not run because one task of a group failed, by group. `groups` has the group of each of `ids`.
+SELECT chosen.of_group, count(DISTINCT e.child_id) AS number
+  FROM unnest(CAST(:ids AS uuid[]), CAST(:groups AS text[])) chosen(id, of_group)
   JOIN task_edges e ON e.parent_id = chosen.id
-  JOIN tasks c ON c.id = e.child_id
  WHERE e.user_id = :user_id
-   AND e.satisfied_at IS NULL;
+   AND e.satisfied_at IS NULL
+ GROUP BY chosen.of_group;
