@@ -1,6 +1,7 @@
 """Nights and morning reports: slots that add up, honest words, the same figures everywhere."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from html import unescape
@@ -13,16 +14,24 @@ from typer.testing import CliRunner
 from overnight.errors import NightNotFound
 from overnight.models.nights import NightReport, UserNight
 from overnight_server.cli.main import app
+from overnight_server.control.keys import issue
 from overnight_server.control.pauses import PauseSubject, pause, resume
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.night_picture import night_picture
+from overnight_server.domain.reasons import format_duration
 from overnight_server.domain.report_mail import render_report_mail
-from overnight_server.domain.report_text import money, report_markdown, report_text
+from overnight_server.domain.report_text import (
+    describe_idle,
+    money,
+    report_markdown,
+    report_text,
+)
 from overnight_server.domain.results import Raised, Returned, RunEnd
 from overnight_server.insight.night import night
 from overnight_server.insight.report import night_report
 from overnight_server.insight.task_life import task_life
 from tests.support.api_user import ApiUser
+from tests.support.browser import Browser, serve_dashboard
 from tests.support.deployment import LIVENESS, Deployment
 
 pytestmark = pytest.mark.usefixtures("template")
@@ -64,6 +73,14 @@ class Stage:
     def report(self) -> NightReport:
         """Return the report."""
         return night_report(self.deployment.app, self.user, DAY, liveness=LIVENESS)
+
+
+@pytest.fixture
+def pages(stage: Stage, database_url: str) -> Iterator[Browser]:
+    """The dashboard of the user."""
+    with serve_dashboard(database_url) as opened:
+        opened.sign_in(issue(stage.deployment.app, stage.user, name="laptop"))
+        yield opened
 
 
 @pytest.fixture
@@ -151,14 +168,15 @@ def test_a_user_without_a_window_has_days_as_nights(stage: Stage) -> None:
     assert shown.closes_at - shown.opens_at == timedelta(days=1)
 
 
-def test_page_mail_text_and_json_carry_the_same_figures(stage: Stage) -> None:
-    """M7: every figure of the model is in every rendering."""
+def test_page_mail_text_and_json_carry_the_same_figures(stage: Stage, pages: Browser) -> None:
+    """M7: every figure of the model is in every rendering, written alike."""
     done = stage.task(title="Read the papers")
     failed = stage.task(title=HARMFUL)
     stage.at(0)
-    stage.at(60)
+    # Times that are written differently if one rendering rounds and another one cuts.
+    stage.at(75.8)
     stage.end(done, Returned(summary="Seven papers.", cost_usd=1.25))
-    stage.end(failed, Raised("error", HARMFUL, retryable=False))
+    stage.end(failed, Raised("error", HARMFUL, cost_usd=0.004, retryable=False))
     waiting = stage.task(title="Wait for hours", timeout_seconds=3600)
     pause(stage.deployment.dispatcher, PauseSubject(stage.user), actor="test")
     stage.at(490)
@@ -166,22 +184,33 @@ def test_page_mail_text_and_json_carry_the_same_figures(stage: Stage) -> None:
     report = stage.report()
     subject, text, html = render_report_mail(report, "https://overnight.example/")
     markdown = report_markdown(report)
+    page = pages.open("/").text
 
     assert report.headline == (
-        "1 of 3 done, 1 failed, 1 not finished: starts were paused for 7 h, and one thing needs"
+        "1 of 3 done, 1 failed, 1 not finished: starts were paused for 6 h 44, and one thing needs"
         " you."
     )
     assert report.mood == "bad"
     assert (subject + ".", text) == (report.headline, report_text(report))
     plain = unescape(html)
-    for rendering in (text, plain, markdown.replace("\\", "")):
-        assert report.headline in rendering
-        assert report.summary in rendering
+    assert report.summary == "Worked 2 h 32 in 2 slots, $1.25 tonight, 2.0 hours this month."
+    for rendering in (text, plain, markdown.replace("\\", ""), page):
+        shown = rendering.replace("\xa0", " ").replace("&nbsp;", " ")
+        assert report.headline in shown
+        assert report.summary in shown
         for figure in ("1 done", "1 dead", "1 waiting", "Read the papers", "Seven papers."):
-            assert figure in rendering.replace("\xa0", " ").replace("&nbsp;", " ")
-        assert money(1.25) in rendering
-        assert report.needs[0].if_ignored in rendering
-        assert "\x1b" not in rendering
+            assert figure in shown
+        # The page begins a sentence with it.
+        assert describe_idle(report.night)[1:] in shown
+        assert money(1.25) in shown
+        assert report.needs[0].if_ignored in shown
+        assert report.needs[0].title.partition("\x1b")[0] in shown
+        assert report.postponed[0].text in shown
+        assert "\x1b" not in shown
+    for task in report.groups[0].tasks:
+        for rendering in (plain, page):
+            assert format_duration(task.work_seconds) in rendering
+    assert f"{format_duration(report.figures.work_seconds)} in this night" in page
     assert "<script" not in html
     assert "\\<script\\>" in markdown
     assert "style=" in html
@@ -191,6 +220,94 @@ def test_page_mail_text_and_json_carry_the_same_figures(stage: Stage) -> None:
     assert [task.id for task in report.postponed] == [show_task(waiting)]
     assert NightReport.model_validate_json(report.model_dump_json()) == report
     ET.fromstring(night_picture(report.night))
+
+
+def test_a_past_night_tells_what_was_true_at_its_end(stage: Stage, pages: Browser) -> None:
+    early = stage.task(title="Read the papers")
+    stage.at(0)
+    stage.at(60)
+    stage.end(early, Returned())
+    pause(stage.deployment.dispatcher, PauseSubject(stage.user), actor="test")
+    held = stage.task(title="Wait for hours")
+    stage.at(70)
+    waiting = stage.report().postponed
+    stage.at(490)
+    stage.at(24 * 60 + 30)
+    resume(stage.deployment.dispatcher, PauseSubject(stage.user), actor="test")
+    stage.at(24 * 60 + 30)
+    stage.at(24 * 60 + 40)
+    # It fails in the night after, and needs somebody now.
+    stage.end(held, Raised("error", "no luck", retryable=False))
+
+    report = stage.report()
+    page = pages.open("/nights/2026-11-16")
+
+    assert [task.id for task in waiting] == [show_task(held)]
+    [postponed] = report.postponed
+    assert (postponed.state, postponed.code) == ("ready", "window")
+    assert report.night.is_past
+    assert report.headline == "1 of 2 done, 1 not finished: starts were paused for 7 h."
+    assert (report.needs, report.needs_more) == ([], 0)
+    assert report.summary == "Worked 1 h in 2 slots, for $0.00."
+    assert "Needs you now" in page.text
+    assert "This night is past." in page.text
+    assert "Hours this month" not in page.text
+    latest = night_report(stage.deployment.app, stage.user, liveness=LIVENESS)
+    assert len(latest.needs) == 1
+
+
+def test_the_tally_leads_to_the_tasks_that_it_counts(stage: Stage, pages: Browser) -> None:
+    first = stage.task(title="first night")
+    stage.at(0)
+    stage.at(10)
+    stage.end(first, Returned())
+    second = stage.task(title="second night")
+    stage.at(24 * 60)
+    stage.at(24 * 60 + 10)
+    stage.end(second, Returned())
+
+    for address, own, other in (
+        ("/nights/2026-11-16", "first night", "second night"),
+        ("/", "second night", "first night"),
+    ):
+        page = pages.open(address)
+        [link] = [one for one in page.links if "tab=done" in one]
+        listed = pages.open(link)
+        assert own in listed.text
+        assert other not in listed.text
+        assert "Not understood" not in listed.text
+
+
+def test_the_home_page_is_about_the_coming_night_before_it_opens(
+    stage: Stage, pages: Browser
+) -> None:
+    stage.task(title="Read the papers")
+    stage.at(-50)
+    stage.deployment.agent()
+
+    first = pages.open("/").text
+    second = pages.open("/")
+
+    assert "1 task waits for the night." in first
+    assert "is being computed, and appears here" in first
+    assert "1 of 1 should be done by tomorrow, 06:00." in second.text
+    assert "Read the papers" in second.text
+    assert "the last night" in second.text
+    assert [link for link in second.links if link.startswith("/nights/")] == ["/nights/2026-11-15"]
+    part = pages.http.get("/parts", params={"for": "evening:"})
+    assert "should be done by" in part.text
+
+
+def test_the_home_page_says_at_night_what_comes_next(stage: Stage, pages: Browser) -> None:
+    for number in range(4):
+        stage.task(title=f"task {number}")
+    stage.at(30)
+
+    text = pages.open("/").text
+
+    assert text.index("What comes next") < text.index("task 2") < text.index("task 3")
+    coming = text[text.index("What comes next") : text.index("Results")]
+    assert "task 1" not in coming
 
 
 def test_a_life_in_the_night_is_the_same_as_alone(stage: Stage) -> None:

@@ -15,6 +15,8 @@ from markupsafe import Markup, escape
 from overnight_server.dashboard.assets import address_of
 from overnight_server.dashboard.clocks import count, lasting, size, usd
 from overnight_server.dashboard.words import CAUSES, WORDS
+from overnight_server.domain.reasons import format_duration
+from overnight_server.domain.report_text import money
 
 FOLDER = Path(__file__).parent / "templates"
 #: Characters that change the direction of a text or that a terminal obeys. They are shown as �.
@@ -36,6 +38,8 @@ def environment() -> Environment:
     made.filters |= {
         "lasting": lasting,
         "usd": usd,
+        "duration": format_duration,
+        "money": money,
         "size": size,
         "safe_text": safe_text,
         "as_json": as_json,

@@ -52,6 +52,7 @@ _SECONDS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _COST = re.compile(r"([<>]=?)?\$?(\d{1,7}(?:\.\d{1,4})?)")
 _ATTEMPTS = re.compile(r"(>=?)?(\d{1,4})")
 _DAY = re.compile(r"([<>]?)(\d{4}-\d{2}-\d{2})")
+_INSTANT = re.compile(r"([<>])(\d{4}-\d{2}-\d{2}T\d{2}:\d{2})Z", re.IGNORECASE)
 #: What `waits:` may name, by the word and by the code of `explain`.
 WAITS = {
     "hours": "monthly_hours",
@@ -121,6 +122,15 @@ def parse_search(text: str, clock: Clock) -> Search:
         joined = " ".join(words)
         found = replace(found, words=joined, fields={**found.fields, "title": joined})
     return found
+
+
+def instant_text(instant: datetime) -> str:
+    """Return an instant as `made:` and `ended:` read it after `<` or `>`.
+
+    >>> instant_text(datetime(2026, 11, 16, 22, tzinfo=UTC))
+    '2026-11-16T22:00Z'
+    """
+    return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
 def _take(search: Search, name: str, value: str, clock: Clock) -> Search:
@@ -226,6 +236,10 @@ def _period(value: str, clock: Clock) -> tuple[datetime | None, datetime | None]
     if span is not None:
         at = clock.now - timedelta(seconds=int(span[2]) * _SECONDS[span[3]])
         return (None, at) if span[1] == ">" else (at, None)
+    instant = _INSTANT.fullmatch(value)
+    if instant is not None:
+        at = datetime.fromisoformat(instant[2].upper()).replace(tzinfo=UTC)
+        return (None, at) if instant[1] == "<" else (at, None)
     match = _DAY.fullmatch(value)
     if match is None:
         raise ValueError("is no time: today, yesterday, last-night, 2026-11-16, >2026-11-16, <12h")

@@ -3,25 +3,39 @@
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
-from overnight.models.nights import NightReport
-from overnight_server.dashboard.clocks import lasting
+from overnight.models.nights import NightReport, UserNight
+from overnight.models.tasks import TaskResponse
+from overnight_server.dashboard.last_forecasts import (
+    LAST,
+    LastForecast,
+    make_forecast,
+    refresh_after,
+)
 from overnight_server.dashboard.life_lines import meter
 from overnight_server.dashboard.night_chart import draw_night, slot_names, worked_share
 from overnight_server.dashboard.screen import Screen
+from overnight_server.dashboard.search import instant_text
 from overnight_server.dashboard.visit import Visit
-from overnight_server.forecast.forecast import forecast_next
+from overnight_server.domain.ids import parse_task
+from overnight_server.domain.report_text import describe_idle
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.report import night_report
+from overnight_server.insight.single_queue import list_entries
+from overnight_server.insight.tasks import get_tasks
 
 screen = Screen("morning")
 #: From so long before the window opens on, the page is about the night to come.
 EVENING = timedelta(hours=6)
-MOST_FORECAST = 30
+#: So many of the next tasks are shown while the night is open, behind those that run.
+MOST_COMING, MOST_RUNNING = 5, 50
+#: The tabs of the list of tasks whose tasks have ended.
+ENDED_TABS = ("done", "dead", "cancelled")
 #: The sign of what needs a person.
 MARKS = {"dead": ("bad", "s-dead_lettered"), "budget": ("warn", "s-asks")}
 OTHER_MARK = ("warn", "i-hours")
@@ -37,47 +51,40 @@ class Face(StrEnum):
 
 @screen.page("/")
 def show_home(visit: Visit) -> Response:
-    """Show the last night, the night that is open, or lead to the one to come."""
+    """Show the coming night before it opens, the night that is open, or the last one."""
     if not visit.caller.may("tasks:read"):
         return RedirectResponse("/me", status_code=303)
-    return _page(visit, None)
+    report = _read(visit, None)
+    if face_of(report, visit) is not Face.EVENING:
+        return _page(visit, report, None)
+    view = evening_view(visit, report, LAST.of(visit.user_id))
+    response = visit.page("evening.html", title="Evening", place="morning", **view)
+    response.background = refresh_after(visit)
+    return response
 
 
 @screen.page("/nights/{day}")
 def show_night(visit: Visit, day: str) -> Response:
     """Show the night that began on a local day."""
     try:
-        return _page(visit, date.fromisoformat(day))
+        chosen = date.fromisoformat(day)
     except ValueError:
         raise HTTPException(404) from None
+    return _page(visit, _read(visit, chosen), chosen)
 
 
 @screen.page("/evening", is_expensive=True)
 def show_evening(visit: Visit) -> Response:
-    """Show what is queued for the night, what will be done by its end, and what will not fit."""
-    forecasts = forecast_next(
-        visit.db,
-        visit.user_id,
-        visit.claim_settings,
-        limit=MOST_FORECAST,
-        simulate=visit.deps.simulation_process.simulate,
-    )
-    report = _read(visit, None)
-    end = _next_end(visit, report)
-    fitting = [one for one in forecasts if one.finish.p50_at and one.finish.p50_at <= end]
-    status = queue_status(visit.db, visit.user_id, visit.claim_settings, visit.audience)
-    return visit.page(
-        "evening.html",
-        title="Evening",
-        place="morning",
-        forecasts=forecasts,
-        fitting=fitting,
-        end=end,
-        report=report,
-        held_by=status.held_by,
-        marks=MARKS,
-        other_mark=OTHER_MARK,
-    )
+    """Show what is queued for the night, with a forecast that is made now."""
+    view = evening_view(visit, _read(visit, None), make_forecast(visit, visit.db))
+    return visit.page("evening.html", title="Evening", place="morning", **view)
+
+
+@screen.part("evening")
+def show_evening_part(visit: Visit, _key: str) -> Markup:
+    """Return all of the page before a night, with the last forecast."""
+    view = evening_view(visit, _read(visit, None), LAST.of(visit.user_id))
+    return visit.fragment("parts/evening.html", **view)
 
 
 @screen.part("night")
@@ -87,12 +94,28 @@ def show_part(visit: Visit, key: str) -> Markup | None:
         day = date.fromisoformat(key) if key else None
     except ValueError:
         return None
-    return visit.fragment("parts/night.html", **read_view(visit, day))
+    return visit.fragment("parts/night.html", **night_view(visit, _read(visit, day), day))
 
 
-def read_view(visit: Visit, day: date | None) -> dict[str, Any]:
+def evening_view(visit: Visit, report: NightReport, last: LastForecast | None) -> dict[str, Any]:
+    """Return what the page before a night shows: what will be done by its end, and what not."""
+    end = _next_end(visit, report)
+    forecasts = () if last is None else last.forecasts
+    status = queue_status(visit.db, visit.user_id, visit.claim_settings, visit.audience)
+    return {
+        "last": last,
+        "forecasts": forecasts,
+        "fitting": [one for one in forecasts if one.finish.p50_at and one.finish.p50_at <= end],
+        "end": end,
+        "report": report,
+        "held_by": status.held_by,
+        "marks": MARKS,
+        "other_mark": OTHER_MARK,
+    }
+
+
+def night_view(visit: Visit, report: NightReport, day: date | None) -> dict[str, Any]:
     """Return everything that the page of a night shows."""
-    report = _read(visit, day)
     night, figures = report.night, report.figures
     tally = night.tally
     whole = max(tally.total, 1)
@@ -114,7 +137,6 @@ def read_view(visit: Visit, day: date | None) -> dict[str, Any]:
         "report": report,
         "night": night,
         "figures": figures,
-        "face": face_of(report, visit),
         "tally_meter": meter(shares, label),
         "chart": draw_night(night, visit.clock),
         "names": slot_names(night),
@@ -124,7 +146,9 @@ def read_view(visit: Visit, day: date | None) -> dict[str, Any]:
         ),
         "slots_meter": meter([("used", worked_share(night))], "share of the slots that worked"),
         "busy": worked_share(night),
-        "idle": idle_words(report),
+        "idle": idle_words(night),
+        "links": tally_links(night),
+        "coming": [] if night.is_over else coming_tasks(visit),
         "marks": MARKS,
         "other_mark": OTHER_MARK,
         "day_before": (night.date - timedelta(days=1)).isoformat(),
@@ -135,27 +159,47 @@ def read_view(visit: Visit, day: date | None) -> dict[str, Any]:
 
 
 def face_of(report: NightReport, visit: Visit) -> Face:
-    """Return what the page is about, by the user's night."""
+    """Return what the home page is about, by the user's night."""
     night = report.night
     if not night.is_over:
         return Face.NIGHT
-    next_opening = night.opens_at + timedelta(days=1)
-    is_near = next_opening - visit.clock.now < EVENING
+    is_near = night.next_opens_at - visit.clock.now < EVENING
     return Face.EVENING if night.has_window and is_near and visit.frame.waiting else Face.MORNING
 
 
-def idle_words(report: NightReport) -> str:
-    """Return what the slots were idle for, the longest first."""
-    night = report.night
-    if night.idle_seconds < 1:
-        return "No slot was idle while the window was open."
-    causes = ", ".join(f"{one.label} {lasting(one.seconds)}" for one in night.idle_by_cause[:3])
-    return f"Idle {lasting(night.idle_seconds)}: {causes}."
+def idle_words(night: UserNight) -> str:
+    """Return what the slots were empty for, in the words of the mail."""
+    words = describe_idle(night)
+    return f"{words[:1].upper()}{words[1:]}." if words else "No slot was empty."
 
 
-def _page(visit: Visit, day: date | None) -> Response:
-    view = read_view(visit, day)
-    return visit.page("morning.html", title=view["report"].headline, place="morning", **view)
+def tally_links(night: UserNight) -> dict[str, str]:
+    """Return the addresses of the lists that hold exactly what the tally counts.
+
+    What ran or waited at the end of a past night is in no list any more.
+    """
+    bounds = [f"ended:>{instant_text(night.opens_at)}"]
+    if night.is_past:
+        bounds.append(f"ended:<{instant_text(night.next_opens_at)}")
+    ended = " ".join(bounds)
+    links = {tab: f"/tasks?{urlencode({'tab': tab, 'q': ended})}" for tab in ENDED_TABS}
+    now = {"running": "/tasks?tab=active", "waiting": "/tasks?tab=waiting"}
+    return links if night.is_past else {**links, **now}
+
+
+def coming_tasks(visit: Visit) -> list[TaskResponse]:
+    """Return the tasks that start next, in this order."""
+    limit = min(visit.frame.running, MOST_RUNNING) + MOST_COMING
+    max_size = visit.settings.queue_max_size
+    _, entries = list_entries(visit.db, visit.user_id, limit=limit, max_size=max_size)
+    ids = [parse_task(entry.queue_id) for entry in entries if entry.position is not None]
+    tasks = get_tasks(visit.db, visit.user_id, ids[:MOST_COMING])
+    return sorted(tasks.values(), key=lambda task: task.position or 0)
+
+
+def _page(visit: Visit, report: NightReport, day: date | None) -> Response:
+    view = night_view(visit, report, day)
+    return visit.page("morning.html", title=report.headline, place="morning", **view)
 
 
 def _read(visit: Visit, day: date | None) -> NightReport:
