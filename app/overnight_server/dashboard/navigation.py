@@ -1,15 +1,8 @@
-"""The places of the navigation, in their order, and what the frame of each page shows."""
+"""The places of the navigation, in their order, and the numbers beside them."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import NamedTuple
 
-from overnight_server.domain.ids import UserId
-from overnight_server.store.batched_statements import StatementCall
-from overnight_server.store.db import Db
-
-#: Dead letters are counted up to here.
-MOST = 100
+from overnight_server.insight.page_frame import MOST, Frame
 
 
 class Place(NamedTuple):
@@ -42,30 +35,26 @@ PLACES = (
 )
 
 
-@dataclass(frozen=True)
-class Frame:
-    """The user, and the figures in the header and the navigation."""
+def marks_of(frame: Frame) -> dict[str, str]:
+    """Return the numbers beside places: what a person should decide, and what one expects.
 
-    name: str
-    plan: str
-    zone: str | None
-    running: int
-    waiting: int
-    dead: int
-    now: datetime
-
-    @property
-    def marks(self) -> dict[str, str]:
-        """The numbers beside places that a person should act on or expects."""
-        figures = {"queue": self.waiting, "dead": self.dead}
-        return {place: _capped(number) for place, number in figures.items() if number}
+    Morning has the number of decisions, Dead letters and Approvals what each list holds.
+    """
+    figures = {
+        "morning": frame.dead_groups + frame.asking,
+        "queue": frame.waiting,
+        "dead": frame.dead,
+        "approvals": frame.asking,
+    }
+    return {place: _capped(place, number) for place, number in figures.items() if number}
 
 
-def read_frame(db: Db, user_id: UserId) -> Frame:
-    """Return what the frame of a page shows."""
-    [row] = db.run_batch(StatementCall("view_frame", {"user_id": user_id, "most": MOST}))
-    return Frame(row.name, row.plan, row.window_zone, row.running, row.waiting, row.dead, row.now)
+#: The places whose number changes while a page is open, and those that ask for a decision.
+MARKED = frozenset({"morning", "queue", "dead", "approvals"})
+ALERTS = MARKED - {"queue"}
 
 
-def _capped(number: int) -> str:
-    return f"{number:,}" if number < MOST else f"{number:,}+" if number == MOST else f"{number:,}"
+def _capped(place: str, number: int) -> str:
+    """Write a number; what is counted up to a limit may be more."""
+    is_cut = place in ALERTS and number >= MOST
+    return f"{number:,}+" if is_cut else f"{number:,}"

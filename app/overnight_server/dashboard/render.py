@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from overnight_server.dashboard.assets import address_of
 from overnight_server.dashboard.clocks import count, lasting, size, usd
+from overnight_server.dashboard.navigation import ALERTS, MARKED
 from overnight_server.dashboard.words import CAUSES, WORDS
 from overnight_server.domain.reasons import format_duration
 from overnight_server.domain.report_text import money
@@ -47,6 +48,7 @@ def environment() -> Environment:
         "prose": prose,
     }
     made.globals |= {"words": WORDS, "causes": CAUSES, "asset": address_of, "count": count}
+    made.globals |= {"marked": MARKED, "alerts": ALERTS}
     return made
 
 

@@ -16,11 +16,12 @@ from overnight_server.dashboard import cookies
 from overnight_server.dashboard.clocks import Clock, ClockMode, find_zone
 from overnight_server.dashboard.cookies import Toast
 from overnight_server.dashboard.headers import PAGE_HEADERS
-from overnight_server.dashboard.navigation import PLACES, Frame, Place, read_frame
+from overnight_server.dashboard.navigation import PLACES, Place, marks_of
 from overnight_server.dashboard.render import render
 from overnight_server.domain.ids import UserId
 from overnight_server.explain.audience import Audience
 from overnight_server.gate.claim import ClaimSettings
+from overnight_server.insight.page_frame import Frame, read_frame
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 
@@ -91,6 +92,11 @@ class Visit:
     def frame(self) -> Frame:
         """The figures in the header and the navigation."""
         return read_frame(self.db, self.user_id)
+
+    @property
+    def marks(self) -> Mapping[str, str]:
+        """The numbers beside places of the navigation."""
+        return marks_of(self.frame)
 
     @cached_property
     def clock(self) -> Clock:

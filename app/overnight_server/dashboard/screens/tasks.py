@@ -327,4 +327,4 @@ def _number(visit: Visit, tab: str) -> str:
     """Return the number beside a tab, where a counter knows it."""
     frame = visit.frame
     known = {"waiting": f"{frame.waiting:,}", "active": f"{frame.running:,}"}
-    return known.get(tab) or (frame.marks.get("dead", "") if tab == "dead" else "")
+    return known.get(tab) or (visit.marks.get("dead", "") if tab == "dead" else "")

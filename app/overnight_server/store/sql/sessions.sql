@@ -66,11 +66,19 @@ SELECT s.id AS session_id, s.browser, s.key_id, k.name AS key_name, s.opened_at,
  ORDER BY s.last_used_at DESC, s.id;
 
 -- name: view_frame
--- What the frame of each page of the dashboard shows; dead letters are counted up to a limit.
-SELECT u.name, u.plan_tier AS plan, u.window_zone, l.active AS running, l.waiting, clock() AS now,
-       (SELECT count(*) FROM (SELECT 1 FROM dead_letters d
-                               WHERE d.user_id = u.id AND d.resolution IS NULL
-                               LIMIT :most) dead) AS dead
+-- What the frame of each page of the dashboard shows. Dead letters, and tasks that a budget has stopped, are counted up
+-- to a limit; the groups are those of the dead letters that were counted.
+SELECT u.name, u.plan_tier AS plan, u.window_zone, l.active AS running, l.waiting, clock() AS now, dead.number AS dead,
+       dead.groups AS dead_groups,
+       (SELECT count(*) FROM (SELECT 1 FROM tasks t
+                               WHERE t.user_id = u.id AND t.awaits_budget IS NOT NULL
+                               LIMIT :most) asking) AS asking
   FROM users u
   JOIN lanes l ON l.user_id = u.id
+ CROSS JOIN LATERAL (SELECT count(*) AS number,
+                            count(DISTINCT error_fingerprint(t.type, t.failure_reason, t.error)) AS groups
+                       FROM (SELECT d.task_id FROM dead_letters d
+                              WHERE d.user_id = u.id AND d.resolution IS NULL
+                              LIMIT :most) letters
+                       JOIN tasks t ON t.id = letters.task_id) dead
  WHERE u.id = :user_id;
