@@ -124,6 +124,21 @@ def test_mail_and_markdown_say_how_many_entries_they_leave_out(
     assert [task.id for task in postponed] == [show_task(waiting)]
 
 
+def test_tasks_that_no_worker_can_run_are_not_counted_too_low(
+    owner: ApiUser, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment.agent(types=["echo"])
+    for number in range(3):
+        deployment.task(owner.user, title=f"task {number}", type="survey")
+    [whole] = report_of(deployment, owner.user).needs
+    monkeypatch.setattr("overnight_server.insight.night.MAX_TASKS", 2)
+
+    [cut] = report_of(deployment, owner.user).needs
+
+    assert whole.title == "3 tasks cannot start: no worker has a handler for the type"
+    assert cut.title == "At least 2 tasks cannot start: no worker has a handler for the type"
+
+
 def test_dependents_of_all_tasks_of_a_group_are_counted(
     owner: ApiUser, deployment: Deployment
 ) -> None:

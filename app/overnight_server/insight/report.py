@@ -392,7 +392,7 @@ def _hours_need(facts: _Facts) -> Iterator[ReportNeed]:
     fits = _verb(len(held), "does not fit", "do not fit")
     yield ReportNeed(
         kind="hours",
-        title=f"{_tasks(len(held))} {fits} into the month's hours",
+        title=f"{_at_least(held, facts)} {fits} into the month's hours",
         detail=f"{format_rest(max(0, left))} left",
         if_ignored=f"{_verb(len(held), 'it waits', 'they wait')} until"
         f" {when(user['resets_at'], facts.night.zone)}",
@@ -411,7 +411,7 @@ def _stuck_needs(facts: _Facts) -> Iterator[ReportNeed]:
         types = sorted({life.task["type"] for life in held})
         yield ReportNeed(
             kind="worker",
-            title=f"{_tasks(len(held))} cannot start: {problem}",
+            title=f"{_at_least(held, facts)} cannot start: {problem}",
             detail=f"{_verb(len(types), 'type', 'types')} {join_names(types[:3], len(types))}",
             if_ignored=f"{_verb(len(held), 'it waits', 'they wait')} until a worker can run"
             f" {_verb(len(held), 'it', 'them')}",
@@ -429,6 +429,11 @@ def _waiting_for(lives: Iterable[Life], code: ReasonCode) -> list[Life]:
         and life.segments[-1].kind is SegmentKind.WAITING
         and life.segments[-1].code is code
     ]
+
+
+def _at_least(held: Sequence[Life], facts: _Facts) -> str:
+    """Return how many tasks wait for one reason; of a large night only some were read."""
+    return f"{'At least ' if facts.night.is_partial else ''}{_tasks(len(held))}"
 
 
 def _tasks(number: int) -> str:
