@@ -98,6 +98,17 @@ NIGHTS = {
         "1 of 10 done, 9 not finished (waited mainly for other tasks, a lock and the next try).",
         Mood.BAD,
     ),
+    "still running, for several causes": (
+        NightOutcome(
+            done=1,
+            running=1,
+            waiting=2,
+            is_over=False,
+            waits=((ReasonCode.LOCK, HOURS), (ReasonCode.DEPENDENCY, HOURS)),
+        ),
+        "Still going: 1 of 4 done, 1 running, 2 waiting (for a lock and other tasks).",
+        Mood.OPEN,
+    ),
     "only a lock": (
         NightOutcome(done=3, waiting=1, waits=((ReasonCode.LOCK, 2 * HOURS),)),
         "3 of 4 done, 1 not finished (waited for a lock).",

@@ -95,7 +95,7 @@ def _sentence(outcome: NightOutcome) -> str:
         parts = [f"Still going: {outcome.done} of {total} done"]
         parts += [f"{outcome.dead} failed"] if outcome.dead else []
         parts.append(f"{outcome.running} running, {outcome.waiting} waiting")
-        return ", ".join(parts) + _blame(outcome)
+        return ", ".join(parts) + _blame(outcome, "")
     if outcome.done == total:
         return "The only task is done" if total == 1 else f"All {total} tasks are done"
     if outcome.dead == total:
@@ -105,13 +105,14 @@ def _sentence(outcome: NightOutcome) -> str:
     parts += [f"{outcome.dead} failed"] if outcome.dead else []
     parts += [f"{left} not finished"] if left else []
     parts += [f"{outcome.cancelled} cancelled"] if outcome.cancelled and not outcome.dead else []
-    return ", ".join(parts) + _blame(outcome)
+    return ", ".join(parts) + _blame(outcome, "waited ")
 
 
-def _blame(outcome: NightOutcome) -> str:
+def _blame(outcome: NightOutcome, verb: str) -> str:
     """Return why the plan's slots stood empty while tasks waited, if it is worth naming.
 
-    One cause is blamed only if it took most of the time, and as the only one only if it took all.
+    `verb` says that tasks waited, where the sentence has not said so. One cause is blamed only if
+    it took most of the time, and as the only one only if it took all.
     """
     whole = sum(seconds for _, seconds in outcome.waits)
     lost = f", and {_times(outcome.lost_runs)} a worker was lost" if outcome.lost_runs else ""
@@ -123,7 +124,7 @@ def _blame(outcome: NightOutcome) -> str:
     phrase = _PHRASES.get(ReasonCode(code))
     if others or phrase is None:
         causes = join_names([_CAUSES[ReasonCode(cause)] for cause, _ in named])
-        return f" (waited {'' if is_whole else 'mainly '}for {causes})"
+        return f" ({verb}{'' if is_whole else 'mainly '}for {causes})"
     lasted = format_duration(seconds)
     return f": {phrase} for {lasted}" if is_whole else f", mostly because {phrase} ({lasted})"
 
