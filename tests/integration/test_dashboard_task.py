@@ -1,6 +1,7 @@
 """The page of one task: its story, its reasons with their acts, its runs, and editing it."""
 
 import json
+from datetime import UTC, datetime
 
 from overnight_server.control.keys import issue
 from tests.support.browser import Browser
@@ -109,6 +110,24 @@ def test_a_masked_secret_is_never_saved(browser: Browser, night: Night) -> None:
     assert "hunter2" not in page.source
     assert response.status_code == 422
     assert night.deployment.row(night.tasks["locked"])["payload"]["password"] == "hunter2"
+
+
+def test_the_form_names_the_zone_of_its_times(browser: Browser, night: Night) -> None:
+    address = f"/tasks/{night.id('locked')}/edit"
+    browser.http.cookies.set("overnight_zone", "Europe/Berlin")
+    browser.http.cookies.set("overnight_clock", "utc")
+    page = browser.open(address)
+
+    browser.press(page, address, deadline_at="2030-01-31T22:00")
+
+    assert "Deadline, UTC" in page.text
+    assert "Not before, UTC" in page.text
+    deadline = night.deployment.row(night.tasks["locked"])["deadline_at"]
+    assert deadline == datetime(2030, 1, 31, 22, tzinfo=UTC)
+    browser.http.cookies.set("overnight_clock", "zone")
+    page = browser.open(address)
+    assert "Deadline, Berlin" in page.text
+    assert page.form(address)["deadline_at"] == "2030-01-31T23:00"
 
 
 def test_the_priority_is_set_and_taken_back(browser: Browser, night: Night) -> None:

@@ -37,9 +37,18 @@ class Clock:
 
     @property
     def place(self) -> str:
-        """The short name of the zone, as on the switch.
+        """The short name of the zone in which instants are written and read.
 
-        >>> Clock(datetime(2026, 11, 17, tzinfo=UTC), "America/New_York").place
+        >>> Clock(datetime(2026, 11, 17, tzinfo=UTC), "America/New_York", ClockMode.UTC).place
+        'UTC'
+        """
+        return "UTC" if self.mode is ClockMode.UTC else self.own_place
+
+    @property
+    def own_place(self) -> str:
+        """The short name of the reader's own zone, as on the switch.
+
+        >>> Clock(datetime(2026, 11, 17, tzinfo=UTC), "America/New_York").own_place
         'New York'
         """
         return self.zone.rpartition("/")[2].replace("_", " ")
