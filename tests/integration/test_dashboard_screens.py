@@ -1,5 +1,6 @@
 """Every other screen of the dashboard: its answer, its acts as forms, and who may see it."""
 
+import re
 from urllib.parse import quote
 
 from overnight_server.control.keys import issue
@@ -156,6 +157,26 @@ def test_fairness_and_audit_are_for_admins(browser: Browser) -> None:
     assert "Ada" in browser.open("/fairness").text
     assert "task.cancelled" in browser.open("/audit?user=Ada&act=task").text
     assert "There is no user nobody" in browser.open("/audit?user=nobody").text
+
+
+def test_the_audit_is_filtered_before_it_is_cut_into_pages(browser: Browser, night: Night) -> None:
+    # All acts of one transaction have one instant.
+    night.deployment.run(
+        "INSERT INTO audit_log (actor, act, target, detail)"
+        " SELECT 'human:ada', 'pool.paused', 'pool ' || n, '{}'"
+        "   FROM generate_series(1, 450) n"
+    )
+
+    pages = [browser.open("/audit?act=pool.paused")]
+    while older := [link for link in pages[-1].links if "before=" in link]:
+        pages.append(browser.open(older[0]))
+
+    assert "task.cancelled" in browser.open("/audit?act=task.c").text
+    assert "No act matches." in browser.open("/audit?act=nothing").text
+    assert "More than 200 acts" in pages[0].text
+    shown = [re.findall(r"pool [0-9]+", page.text) for page in pages]
+    assert [len(found) for found in shown] == [200, 200, 50]
+    assert len(set().union(*shown)) == 450
 
 
 def test_users_are_added_changed_and_disabled(browser: Browser, night: Night) -> None:

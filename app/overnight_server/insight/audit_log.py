@@ -1,6 +1,7 @@
 """The audit log: who changed what, when, and through which process; newest first."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
@@ -19,19 +20,50 @@ FORMAT_TARGET: Mapping[str, Callable[[UUID], str]] = {
 }
 
 
+@dataclass(frozen=True)
+class AuditPage:
+    """Where a page of the audit log begins: up to an instant, without its first `skip` entries.
+
+    An instant alone would lose entries, because all acts of one transaction have the same.
+    """
+
+    until: datetime | None = None
+    skip: int = 0
+
+    def after(self, entries: Sequence[AuditEntry]) -> "AuditPage":
+        """Return where the next page begins after the entries of this one."""
+        until = entries[-1].at
+        same = sum(entry.at == until for entry in entries)
+        return AuditPage(until, same + (self.skip if until == self.until else 0))
+
+
+FIRST_PAGE = AuditPage()
+
+
 def list_audit_entries(
     db: Db,
     *,
     user_id: UserId | None = None,
     since: datetime | None = None,
     within: timedelta | None = None,
+    act: str = "",
+    page: AuditPage = FIRST_PAGE,
     limit: int = 100,
 ) -> list[AuditEntry]:
-    """Return the newest entries about one user or about all.
+    """Return the newest entries about one user or about all, with acts that begin with `act`.
 
-    `since` is an instant and `within` a duration up to now; both narrow the list.
+    `since` is an instant and `within` a duration up to now; both narrow the list. `page` continues
+    an earlier list.
     """
-    params = {"user_id": user_id, "since": since, "within": within, "limit": limit}
+    params = {
+        "user_id": user_id,
+        "since": since,
+        "within": within,
+        "act": act,
+        "until": page.until,
+        "skip": page.skip,
+        "limit": limit,
+    }
     rows = db.atomically(lambda tx: tx.execute(statement("view_audit"), params).mappings().all())
     return [
         AuditEntry(

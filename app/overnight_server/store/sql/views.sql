@@ -249,7 +249,11 @@ SELECT t.at, t.actor,
  WHERE (CAST(:user_id AS uuid) IS NULL OR t.user_id = CAST(:user_id AS uuid))
    AND (CAST(:since AS timestamptz) IS NULL OR t.at >= CAST(:since AS timestamptz))
    AND (CAST(:within AS interval) IS NULL OR t.at >= clock() - CAST(:within AS interval))
- ORDER BY t.at DESC
+   AND (CAST(:until AS timestamptz) IS NULL OR t.at <= CAST(:until AS timestamptz))
+   AND starts_with(t.act, :act)
+ -- Acts of one transaction have one instant; the other columns give them an order that pages can rely on.
+ ORDER BY t.at DESC, t.act, t.target
+OFFSET :skip
  LIMIT :limit;
 
 -- name: view_entries (not prepared)
