@@ -8,6 +8,7 @@ from fastapi import FastAPI
 from starlette.routing import Route
 
 from overnight_server.api.http import problems
+from overnight_server.api.http.compression import CompressResponses
 from overnight_server.api.http.dependencies import Dependencies, TokenVerifier
 from overnight_server.api.http.expensive_calls import MAX_RUNNING, TIMEOUTS, ExpensiveCalls
 from overnight_server.api.http.middleware import AddSecurityHeaders, ReplaceNulInPath
@@ -140,6 +141,7 @@ def create_app(settings: Settings) -> FastAPI:
     problems.install(api)
     # Building the schema takes half a second, so this is done before the first request.
     api.openapi()
+    api.add_middleware(CompressResponses)
     api.add_middleware(ReplaceNulInPath)
     api.add_middleware(AddSecurityHeaders)
     api.add_middleware(problems.AnswerWhenStopped)

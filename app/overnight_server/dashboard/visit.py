@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from hmac import compare_digest
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -11,10 +10,10 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.control.keys import Caller
-from overnight_server.control.sessions import sign
 from overnight_server.dashboard import cookies
 from overnight_server.dashboard.clocks import Clock, ClockMode, find_zone
 from overnight_server.dashboard.cookies import Toast
+from overnight_server.dashboard.form_tokens import is_valid_token, make_token
 from overnight_server.dashboard.headers import PAGE_HEADERS
 from overnight_server.dashboard.navigation import PLACES, Place, marks_of
 from overnight_server.dashboard.render import render
@@ -121,10 +120,10 @@ class Visit:
             return own_path(self.request.headers.get(PAGE_HEADER, ""))
         return f"{url.path}?{url.query}" if url.query else url.path
 
-    @property
+    @cached_property
     def token(self) -> str:
         """What every form of this session sends back, so that no other site can send one."""
-        return sign(self.secret, "form")
+        return make_token(self.secret)
 
     def query(self, name: str, default: str = "") -> str:
         """Return a parameter of the address."""
@@ -140,7 +139,7 @@ class Visit:
 
     def has_valid_token(self) -> bool:
         """Whether the form was made for this session."""
-        return compare_digest(self.value(TOKEN_FIELD).encode(), self.token.encode())
+        return is_valid_token(self.secret, self.value(TOKEN_FIELD))
 
     def page(
         self, template: str, *, title: str, place: str = "", status: int = 200, **values: object
