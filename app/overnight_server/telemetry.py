@@ -387,6 +387,11 @@ class LogEvent(Enum):
     SERVICE_STOPPED = (INFO, "role pid reason", "A process ended in order.")
     SERVICE_FAILED = (ERROR, "role code error", "A process ended with an error.")
     MIGRATED = (INFO, "revision seconds", "The database schema was migrated to this revision.")
+    SCHEMA_CHANGED = (
+        ERROR,
+        "role error",
+        "A migration does not serve this process, which ends; `error` says what to do.",
+    )
     REQUEST_FAILED = (ERROR, "method path error", "A request failed with an unexpected error.")
     CONNECTION_CLOSED = (
         WARN,

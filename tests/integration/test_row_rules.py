@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy.exc import IntegrityError
 
 from overnight_server.domain.budgets import Budget
-from overnight_server.store.schema_fingerprint import SCHEMA
+from overnight_server.store.schema_fingerprint import VERSIONS
 from tests.support.deployment import Deployment
 
 RULES = re.compile(r"THEN '((?:tasks|lanes)_\w+)'")
@@ -37,7 +37,7 @@ BREAKING_LANES = {
 
 
 def test_every_check_constraint_has_a_test_case() -> None:
-    rules = {rule for file in SCHEMA.glob("*.sql") for rule in RULES.findall(file.read_text())}
+    rules = {rule for file in VERSIONS.rglob("*.sql") for rule in RULES.findall(file.read_text())}
 
     assert rules == {*BREAKING_TASKS, *BREAKING_LANES}
 

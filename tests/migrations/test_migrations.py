@@ -76,7 +76,7 @@ def test_a_database_can_be_taken_down_and_up_again(
     before = lines(database_url)
     _use_every_role(deployment)
 
-    migrate.downgrade(database_url, "base")
+    migrate.empty(database_url)
     empty = lines(database_url)
     migrate.upgrade(database_url)
 

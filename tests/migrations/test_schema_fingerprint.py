@@ -15,7 +15,7 @@ from overnight_server.store.schema_fingerprint import (
     SchemaMismatch,
     check_schema,
     schema_fingerprint,
-    stored_fingerprint,
+    stored_schema,
 )
 
 PROCESSES = (["api"], ["dispatcher"], ["worker"], ["maintenance"], ["beat"])
@@ -59,7 +59,7 @@ def test_a_migrated_database_has_the_fingerprint_of_this_version(empty_url: str)
 
     engine = create_engine(driver_url(empty_url), poolclass=NullPool)
     with engine.connect() as connection:
-        assert stored_fingerprint(connection) == schema_fingerprint()
+        assert stored_schema(connection).fingerprint == schema_fingerprint()
         check_schema(connection)
 
 
@@ -98,7 +98,7 @@ def test_nothing_starts_on_a_database_of_another_version(
 
 def test_a_database_whose_migrations_were_reverted_counts_as_empty(empty_url: str) -> None:
     migrate.upgrade(empty_url)
-    migrate.downgrade(empty_url, "base")
+    migrate.empty(empty_url)
 
     migrate.check(empty_url)
     migrate.upgrade(empty_url)

@@ -23,6 +23,7 @@ from overnight_worker.pool_guard import POOL_GUARD
 from overnight_worker.presence import Presence
 from overnight_worker.redis_transport import use_filtered_transport
 from overnight_worker.remote_control import restrict_commands
+from overnight_worker.schema_step import SchemaStep
 
 
 def configuration() -> dict[str, object]:
@@ -45,6 +46,7 @@ for _category in (SecurityWarning, CPendingDeprecationWarning):
 app = Celery("overnight", include=["overnight_worker.execute", "overnight_worker.sweep_tasks"])
 app.add_defaults(configuration)
 app.steps["worker"].add(Presence)
+app.steps["worker"].add(SchemaStep)
 restrict_commands()
 use_filtered_transport()
 

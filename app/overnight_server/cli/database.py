@@ -130,13 +130,12 @@ def reported_failures() -> Iterator[None]:
     from overnight.errors import InvalidRequest, Refused
     from overnight_server.store.db import DatabaseUnreachable, sqlstate
     from overnight_server.store.migrate import UnsuitableDatabase
-    from overnight_server.store.schema_fingerprint import ADVICE as SCHEMA_ADVICE
     from overnight_server.store.schema_fingerprint import SchemaMismatch
 
     try:
         yield
     except SchemaMismatch as error:
-        raise CommandFailure(str(error), hint=SCHEMA_ADVICE) from error
+        raise CommandFailure(str(error), hint=error.advice) from error
     except UnsuitableDatabase as error:
         raise CommandFailure(str(error), hint=error.advice) from error
     except (DatabaseUnreachable, OperationalError) as error:

@@ -34,7 +34,11 @@ from overnight_server.maintenance.after_restore import Restored, after_restore
 from overnight_server.settings import Settings
 from overnight_server.store import migrate
 from overnight_server.store.db import DISPATCHER, Db, driver_url
-from overnight_server.store.schema_fingerprint import schema_fingerprint, stored_fingerprint
+from overnight_server.store.schema_fingerprint import (
+    fingerprints,
+    schema_fingerprint,
+    stored_schema,
+)
 
 FORMAT: Final = 1
 MANIFEST, DUMP, ARTIFACTS = "manifest.json", "database.dump", "artifacts"
@@ -138,7 +142,8 @@ def restore(settings: Settings, source: Path, *, actor: str, replace: bool = Fal
     """
     home = Home.find(settings.home)
     manifest = _read_manifest(source)
-    if manifest.schema != schema_fingerprint():
+    # A backup of an earlier version is migrated once it is restored.
+    if manifest.schema not in fingerprints().values():
         raise CannotRestore(
             f"{source} was made by Overnight {manifest.overnight} with schema {manifest.schema}; "
             f"this version needs schema {schema_fingerprint()}. Restore it with the version that "
@@ -213,7 +218,7 @@ def _describe(server: _Server) -> Manifest:
     engine = create_engine(driver_url(server.url))
     try:
         with engine.connect() as connection:
-            schema = stored_fingerprint(connection)
+            schema = stored_schema(connection).fingerprint
             number = connection.exec_driver_sql("SHOW server_version_num").scalar_one()
     finally:
         engine.dispose()

@@ -21,7 +21,13 @@ from overnight_server.store.db import (
     session_options,
     sqlstate,
 )
-from overnight_server.store.schema_fingerprint import SCHEMA, check_schema
+from overnight_server.store.migration_steps import served_by, serves_older
+from overnight_server.store.schema_fingerprint import (
+    SCHEMA,
+    check_origin,
+    check_schema,
+    store_schema,
+)
 from overnight_server.telemetry import LogEvent, emit
 
 SCRIPTS = Path(__file__).parent / "migrations"
@@ -29,6 +35,14 @@ SCRIPTS = Path(__file__).parent / "migrations"
 UPGRADE_LOCK = 0x0F_E121_617
 MIN_POSTGRES = 16
 NO_RIGHT = "42501"
+# How long processes of the version before have to notice a migration that they cannot live with
+# (`schema_watch.CHECK_SECONDS`), to hand back their runs and to end.
+LEAVE_SECONDS = 60.0
+OTHER_SESSIONS = """
+    SELECT count(*) FROM pg_stat_activity
+     WHERE datname = current_database() AND pid <> pg_backend_pid()
+       AND usename IN (session_user, 'overnight_api', 'overnight_service')
+"""
 MISSING_RIGHTS = """
     SELECT granted FROM expected_rights EXCEPT SELECT granted FROM granted_rights() ORDER BY 1
 """
@@ -49,10 +63,12 @@ class NeedsDirectConnection(Exception):
         super().__init__("a migration needs a direct connection to Postgres, without a pooler")
 
 
-def upgrade(url: str, revision: str = "head") -> None:
+def upgrade(url: str) -> None:
     """Run every migration that the database does not have yet; safe to run twice and at once.
 
-    Raises `SchemaMismatch` if the database was created with another version of the schema, and
+    Processes of the version before go on, or have a minute to end if a migration does not serve
+    them. Does nothing to the database of a later version that serves this one. Raises
+    `SchemaMismatch` if the database has a schema that no version of ours had, and
     `UnsuitableDatabase` if the server or the login cannot have the schema, or rights are missing.
     Raises `NeedsDirectConnection` for a pooler, because the lock below belongs to a session.
     """
@@ -64,16 +80,47 @@ def upgrade(url: str, revision: str = "head") -> None:
         connection.commit()
         before, started = current_revision(connection), time.monotonic()
         if before is not None and not _is_known(before):
+            # A later version migrated it. If it serves this one, there is nothing to do.
             check_schema(connection)
+            check_rights(connection)
+            return
+        if before is not None:
+            _prepare(connection, before)
         # Alembic commits only transactions that it began itself.
         connection.commit()
-        command.upgrade(_config(connection), revision)
+        command.upgrade(_config(connection), "head")
         if check_schema(connection):
             check_rights(connection)
         _forbid_temporary_tables(connection)
         after = current_revision(connection)
     if after != before:
         emit(LogEvent.MIGRATED, revision=after, seconds=round(time.monotonic() - started, 3))
+
+
+def _prepare(connection: Connection, before: str) -> None:
+    """Check what the next migrations start from; let processes go that cannot live with them."""
+    check_origin(connection, before)
+    scripts = ScriptDirectory(str(SCRIPTS))
+    pending = [one.revision for one in scripts.iterate_revisions("head", before)]
+    if pending:
+        check_rights(connection)
+    if all(serves_older(scripts, revision) for revision in pending):
+        # This also takes back what a migration announced that was then given up.
+        store_schema(connection, before, served_by(scripts, before))
+        connection.commit()
+        return
+    store_schema(connection, before, serves=())
+    connection.commit()
+    _wait_until_alone(connection)
+
+
+def _wait_until_alone(connection: Connection) -> None:
+    """Wait until no process uses the database, or all of them have had the time to end."""
+    ends_at = time.monotonic() + LEAVE_SECONDS
+    while connection.exec_driver_sql(OTHER_SESSIONS).scalar_one() and time.monotonic() < ends_at:
+        connection.commit()
+        time.sleep(1)
+    connection.commit()
 
 
 def _forbid_temporary_tables(connection: Connection) -> None:
@@ -162,10 +209,10 @@ def _explained_rights() -> Iterator[None]:
         ) from error
 
 
-def downgrade(url: str, revision: str) -> None:
-    """Revert migrations down to `revision` ("base" for an empty database)."""
+def empty(url: str) -> None:
+    """Drop every object of Overnight; the roles stay."""
     with _connected(url) as connection:
-        command.downgrade(_config(connection), revision)
+        command.downgrade(_config(connection), "base")
 
 
 def current(url: str) -> str | None:

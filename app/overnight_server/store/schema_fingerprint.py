@@ -1,78 +1,141 @@
-"""The fingerprint of the schema, by which a process detects a database of another version.
+"""The fingerprints of the schema, by which a process knows whether it can use a database.
 
-Until the first release the schema changes in place, without further migrations, so Alembic's
-revision does not show a change. The migration stores a hash of its SQL files as the comment of
-Alembic's table; every process compares it with the hash of its own files when it starts.
+The schema of 0.1.0 is the baseline (`schema/`), and each later migration has one SQL file beside
+its module. The fingerprint of a revision is a hash of all SQL up to it. The comment of Alembic's
+table holds the fingerprint and the revision of the database, and the fingerprints that it serves:
+its own, and those of earlier revisions whose processes can go on with it. Every process looks for
+its own among these when it starts, and again while it runs (`schema_watch`).
 """
 
 import hashlib
 import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from sqlalchemy import Connection
 
-SCHEMA = Path(__file__).parent / "migrations" / "versions" / "schema"
-_COMMENT = re.compile(r"--.*$", re.MULTILINE)
-_PREFIX = "overnight schema "
+VERSIONS = Path(__file__).parent / "migrations" / "versions"
+SCHEMA = VERSIONS / "schema"
+BASELINE = "0001"
+_SQL_COMMENT = re.compile(r"--.*$", re.MULTILINE)
+_STORED = re.compile(r"overnight schema (\w+)(?: at (\w+) serves (.+))?")
+_NOBODY = "nobody"
 
-
-#: What an operator must do; the first release will bring migrations instead.
-ADVICE = (
-    "Before the first release a database cannot be upgraded: create it again; its tasks are lost."
-    " Local stack: run `overnight down`, delete the directory `postgres` in its home"
+_MIGRATE = (
+    "Run `overnight migrate` of this version. docs/operations/upgrade.md says in which order the"
+    " processes are replaced."
+)
+_UPGRADE_PROCESS = (
+    "Start the processes of the version that migrated the database, or restore the backup from"
+    " before the migration. docs/operations/upgrade.md describes both."
+)
+#: A database from before 0.1.0, when the schema still changed in place.
+_CREATE_AGAIN = (
+    "A database from before the first release cannot be upgraded: create it again; its tasks are"
+    " lost. Local stack: run `overnight down`, delete the directory `postgres` in its home"
     " (`.overnight` by default), run `overnight up`. Other databases: run `dropdb` and `createdb`,"
     " then `overnight migrate`."
 )
 
 
-class SchemaMismatch(Exception):
-    """The database was created with another schema than this version needs."""
+@dataclass(frozen=True)
+class StoredSchema:
+    """What a database says about its schema; a process may use it if its schema is in `serves`."""
 
-    def __init__(self, stored: str | None, expected: str) -> None:
+    fingerprint: str | None = None
+    revision: str | None = None
+    serves: frozenset[str] = frozenset()
+
+
+class SchemaMismatch(Exception):
+    """A database does not serve the schema that this version needs; `advice` says what to do."""
+
+    def __init__(self, stored: StoredSchema) -> None:
         self.stored = stored
-        self.expected = expected
+        found = stored.fingerprint or "without a fingerprint"
+        reason, self.advice = "was created by another version of Overnight", _CREATE_AGAIN
+        if stored.fingerprint in fingerprints().values():
+            reason, self.advice = "was created by an earlier version of Overnight", _MIGRATE
+            if stored.fingerprint not in stored.serves:
+                reason = "is being migrated to a version that this one cannot share it with"
+                self.advice = f"{_MIGRATE} {_UPGRADE_PROCESS}"
+        elif (stored.revision or "") > max(fingerprints()):
+            reason, self.advice = "was migrated by a later version of Overnight", _UPGRADE_PROCESS
         super().__init__(
-            f"the database was created by another version of Overnight: it has schema"
-            f" {stored or 'without a fingerprint'}, and this version needs schema {expected}"
+            f"the database {reason}: it has schema {found}, and this version needs schema"
+            f" {schema_fingerprint()}"
         )
 
 
 @cache
+def fingerprints() -> Mapping[str, str]:
+    """Return the fingerprint of each revision, oldest first; comments and blanks do not count."""
+    found = {BASELINE: _hash(_statements(file) for file in sorted(SCHEMA.glob("*.sql")))}
+    for file in sorted(VERSIONS.glob("*.sql")):
+        *_, before = found.values()
+        found[file.name.partition("_")[0]] = _hash([before, _statements(file)])
+    return found
+
+
 def schema_fingerprint() -> str:
-    """Return the hash of this version's SQL files; comments and blanks do not change it."""
+    """Return the fingerprint of the schema that this version needs."""
+    *_, newest = fingerprints().values()
+    return newest
+
+
+def _statements(file: Path) -> str:
+    return " ".join(_SQL_COMMENT.sub("", file.read_text()).split())
+
+
+def _hash(parts: Iterable[str]) -> str:
     digest = hashlib.sha256()
-    for file in sorted(SCHEMA.glob("*.sql")):
-        statements = _COMMENT.sub("", file.read_text())
-        digest.update(" ".join(statements.split()).encode())
+    for part in parts:
+        digest.update(part.encode())
     return digest.hexdigest()[:12]
 
 
-def fingerprint_comment() -> str:
-    """Return the statement that stores the fingerprint in the database."""
-    return f"COMMENT ON TABLE alembic_version IS '{_PREFIX}{schema_fingerprint()}'"
+def store_schema(tx: Connection, revision: str, serves: Iterable[str]) -> None:
+    """Store what the database is at from now on, and which schemas it serves."""
+    served = " ".join(serves) or _NOBODY
+    tx.exec_driver_sql(
+        "COMMENT ON TABLE alembic_version IS"
+        f" 'overnight schema {fingerprints()[revision]} at {revision} serves {served}'"
+    )
 
 
-def stored_fingerprint(tx: Connection) -> str | None:
-    """Return the fingerprint that the database was created with; None if it has none."""
-    comment: str | None = tx.exec_driver_sql(
+def stored_schema(tx: Connection) -> StoredSchema:
+    """Return what the database says about its schema."""
+    comment = tx.exec_driver_sql(
         "SELECT obj_description(to_regclass('alembic_version'), 'pg_class')"
     ).scalar_one()
-    return comment.removeprefix(_PREFIX) if comment and comment.startswith(_PREFIX) else None
+    found = _STORED.fullmatch(comment or "")
+    if found is None:
+        return StoredSchema()
+    fingerprint, revision, serves = found.groups()
+    return StoredSchema(fingerprint, revision, frozenset((serves or fingerprint).split()))
 
 
 def check_schema(tx: Connection) -> bool:
-    """Raise `SchemaMismatch` if the database was created with another schema.
+    """Raise `SchemaMismatch` if the database does not serve the schema of this version.
 
     Return False for an empty database, which passes: the migration has not run yet. A database is
     empty without our tables and without a revision.
     """
-    stored = stored_fingerprint(tx)
-    if stored == schema_fingerprint() and _has_tables(tx):
+    stored = stored_schema(tx)
+    if schema_fingerprint() in stored.serves and _has_tables(tx):
         return True
     if _has_tables(tx) or _has_revision(tx):
-        raise SchemaMismatch(stored, schema_fingerprint())
+        raise SchemaMismatch(stored)
     return False
+
+
+def check_origin(tx: Connection, revision: str) -> None:
+    """Raise `SchemaMismatch` if a database at a known revision has not our schema of it."""
+    stored = stored_schema(tx)
+    if stored.fingerprint != fingerprints()[revision]:
+        raise SchemaMismatch(stored)
 
 
 def _has_tables(tx: Connection) -> bool:

@@ -12,6 +12,7 @@ from overnight_server.api.http.thread_route import ThreadRoute
 from overnight_server.insight.workers import health
 from overnight_server.store import migrate
 from overnight_server.store.db import DATABASE_ERRORS
+from overnight_server.store.schema_fingerprint import SchemaMismatch, check_schema
 from overnight_server.wakeups.redis_client import fail_fast_client
 
 router = APIRouter(route_class=ThreadRoute, tags=["health"])
@@ -38,7 +39,7 @@ class Readiness(BaseModel):
 
     ready: bool = Field(description="Whether requests can be served.")
     database: PartStatus = Field(description="Whether Postgres responds.")
-    migrations: PartStatus = Field(description="Whether the schema is that of this release.")
+    migrations: PartStatus = Field(description="Whether the database serves this release's schema.")
     redis: PartStatus = Field(description="Whether Redis responds; not required.")
     workers: PartStatus = Field(description="Live workers and their slots; not required.")
 
@@ -89,9 +90,12 @@ def _workers(deps: Injected) -> PartState | None:
 def _migrations(deps: Injected) -> PartState:
     try:
         current = deps.db.atomically(migrate.current_revision)
+        is_served = deps.db.atomically(check_schema)
     except DATABASE_ERRORS:
         return {"ok": False}
-    return {"ok": current == migrate.head(), "current": current, "head": migrate.head()}
+    except SchemaMismatch:
+        is_served = False
+    return {"ok": is_served, "current": current, "head": migrate.head()}
 
 
 def _redis_responds(url: str | None) -> bool:

@@ -41,13 +41,13 @@ def migrate(
                 hint = "Set OVERNIGHT_DATABASE_URL to the address of Postgres itself."
                 raise CommandFailure(str(error).capitalize() + ".", hint=hint) from error
         current, newest = schema.current(address), schema.head()
-    if current == newest:
-        output.line(f"The database is at {newest}.")
-        return
-    raise CommandFailure(
-        f"The database is at {current or 'no version'}, this release needs {newest}.",
-        hint="Run `overnight migrate`.",
-    )
+    if current is None:
+        raise CommandFailure(
+            f"The database is at no version, this release needs {newest}.",
+            hint="Run `overnight migrate`.",
+        )
+    later = "" if current == newest else f", later than {newest}, and serves this version too"
+    output.line(f"The database is at {current}{later}.")
 
 
 def sweep(

@@ -34,6 +34,7 @@ def api(
     _drop_foreign_secrets("api")
     settings = database.settings_with_database()
     _check_schema(str(settings.database_url))
+    _watch_schema(settings, "api")
     listener = _listen(settings.api_host, settings.api_port)
     if settings.api_processes == 1:
         from overnight_server.api.server import serve
@@ -47,7 +48,9 @@ def dispatcher() -> None:
     from overnight_server.dispatch.loop import run
 
     _drop_foreign_secrets("dispatcher")
-    run(_settings())
+    settings = _settings()
+    _watch_schema(settings, "dispatcher")
+    run(settings)
 
 
 def agent_driver() -> None:
@@ -55,7 +58,9 @@ def agent_driver() -> None:
     from overnight_server.agent_driver.driver import run
 
     _drop_foreign_secrets("agent-driver")
-    run(_settings())
+    settings = _settings()
+    _watch_schema(settings, "agent-driver")
+    run(settings)
 
 
 def notifier() -> None:
@@ -63,7 +68,9 @@ def notifier() -> None:
     from overnight_server.notifier.notifier import run
 
     _drop_foreign_secrets("notifier")
-    run(_settings())
+    settings = _settings()
+    _watch_schema(settings, "notifier")
+    run(settings)
 
 
 def worker(
@@ -195,6 +202,13 @@ def _check_schema(url: str) -> None:
 
     with database.reported_failures():
         migrate.check(url)
+
+
+def _watch_schema(settings: "Settings", role: str) -> None:
+    """Let this process end when a migration does not serve it; Celery's processes have a timer."""
+    from overnight_server.store.schema_watch import watch_schema
+
+    watch_schema(str(settings.database_url), role)
 
 
 def _exec_celery(process: str, arguments: list[str]) -> Never:

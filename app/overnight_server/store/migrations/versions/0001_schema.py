@@ -2,7 +2,7 @@
 
 from alembic import op
 
-from overnight_server.store.schema_fingerprint import SCHEMA, fingerprint_comment
+from overnight_server.store.schema_fingerprint import SCHEMA
 
 revision = "0001"
 down_revision = None
@@ -25,7 +25,6 @@ def upgrade() -> None:
     op.execute("RESET ROLE")
     # Processes read the revision before they choose a role.
     op.execute(f"GRANT SELECT ON alembic_version TO {ROLES}, {LOGINS}")
-    op.execute(fingerprint_comment())
 
 
 def downgrade() -> None:
