@@ -39,7 +39,9 @@ CLOCKS = """
 def main() -> None:
     """Play a night in a new database, and dump it."""
     release = version("overnight")
-    if f"\n## {release} " in CHANGELOG.read_text(encoding="utf-8"):
+    if re.search(
+        rf"^## {re.escape(release)}\b", CHANGELOG.read_text(encoding="utf-8"), re.MULTILINE
+    ):
         raise SystemExit(f"{release} is released: its database does not change any more")
     with postgres_server() as server:
         migrate.upgrade(server.url())
