@@ -19,7 +19,9 @@ class TaskFilter(RequestModel):
         json_schema_extra={"examples": [{"status": "failed", "type": "echo"}]}
     )
 
-    status: FilterText | None = Field(None, description="The status or state.")
+    status: FilterText | None = Field(
+        None, description="The status or state, or several with commas."
+    )
     type: FilterText | None = Field(None, description="The type.")
     tag: FilterText | None = Field(None, description="A tag.")
     project_id: FilterText | None = Field(None, description="The project.")

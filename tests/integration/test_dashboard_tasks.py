@@ -1,9 +1,19 @@
 """The list of tasks: what each row says, the search, and acts on selected tasks."""
 
+import json
+import re
+import shlex
+from dataclasses import replace
+from html import unescape
 from urllib.parse import urlencode
 
+import pytest
+
 from overnight_server.control.keys import issue
+from overnight_server.domain.ids import show_dag
+from tests.support.api_user import serve_api
 from tests.support.browser import Browser
+from tests.support.command import run
 from tests.support.night import MARKUP, Night
 
 
@@ -67,6 +77,67 @@ def test_what_is_not_understood_is_named_with_the_nearest(browser: Browser) -> N
 
     assert "there is no stat:, the nearest is state:" in text
     assert "is no amount, such as >1 or <0.50" in text
+
+
+LISTS = [
+    *(urlencode({"tab": tab}) for tab in ("", "waiting", "active", "done", "dead", "cancelled")),
+    *(
+        urlencode({"q": query})
+        for query in ("state:open", "state:dead,cancelled", "state:done cost:<0.5", "waits:lock")
+    ),
+]
+
+
+def test_copy_as_command_lists_what_the_page_lists(
+    browser: Browser, night: Night, night_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serve_api(night.deployment, night_url) as api:
+        key = issue(night.deployment.app, night.user, name="cli")
+        replace(api, user=night.user, key=key).take_commands(monkeypatch)
+        lists = {query: both_lists(browser, f"/tasks?{query}") for query in LISTS}
+
+    assert {query: by_command for query, (_, by_command) in lists.items()} == {
+        query: of_page for query, (of_page, _) in lists.items()
+    }
+    assert all(of_page for of_page, _ in lists.values())
+
+
+def both_lists(browser: Browser, address: str) -> tuple[list[str], list[str]]:
+    """Return the ids that a page lists, and those that its command lists."""
+    page = browser.open(address)
+    of_page = [one[4:].partition("~")[0] for one in page.ids if one.startswith("row:")]
+    [command] = re.findall('data-copy="(overnight list[^"]*)"', page.source)
+    listed = run(*shlex.split(unescape(command))[1:], "--json")
+    assert listed.exit_code == 0, listed.output
+    return of_page, [task["id"] for task in json.loads(listed.stdout)]
+
+
+def test_no_command_is_offered_that_would_list_something_else(browser: Browser) -> None:
+    assert "data-copy=" in browser.open("/tasks?q=tag:night").source
+    assert "data-copy=" not in browser.open("/tasks?q=waits:window").source
+    page = browser.open("/tasks?q=tag:night+tag:handbook")
+    assert "data-copy=" not in page.source
+    assert "Not understood: tag:handbook: is left out:" in page.text
+
+
+def test_a_graph_is_found_by_the_end_of_its_id(browser: Browser, night: Night) -> None:
+    ending = show_dag(night.dag)[-6:]
+
+    listed = browser.open(f"/tasks?q=graph:{ending}").text
+    graph = browser.open(f"/graphs/{ending}").text
+
+    assert "Plan the migration" in listed
+    assert "Translate chapter 4" not in listed
+    assert "2 of 6 tasks done." in graph
+    browser.open("/graphs/ZZZZZZ", status=404)
+
+
+def test_all_that_match_may_have_several_states(browser: Browser) -> None:
+    active = browser.open("/tasks/all?tab=active&act=cancel").text
+    ended = browser.open("/tasks/all?q=state:dead,cancelled&act=retry").text
+
+    assert "1 task matches, 1 would change" in active
+    assert "3 tasks match" in ended
 
 
 def test_a_task_is_found_by_the_end_of_its_id(browser: Browser, night: Night) -> None:

@@ -22,7 +22,7 @@ from overnight_server.domain.ids import (
     parse_dag,
     show_bulk,
 )
-from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
+from overnight_server.domain.lifecycle import ALIASES, State, Status, states_named
 from overnight_server.insight.tasks import TaskCriteria, TaskSelection
 from overnight_server.store import lanes
 from overnight_server.store.after_commit import log_after_commit
@@ -68,7 +68,7 @@ def selection_of(task_filter: TaskFilter) -> TaskSelection:
     states: frozenset[State] | None = None
     if task_filter.status is not None:
         try:
-            states = states_of(task_filter.status.lower())
+            states = states_named(task_filter.status)
         except ValueError:
             legal = ", ".join(sorted({*Status, *State, *ALIASES}))
             message = "is not a status of a task"

@@ -3,6 +3,7 @@
 from shlex import quote
 
 from overnight_server.dashboard.search import Search
+from overnight_server.domain.lifecycle import State, names_of
 
 #: The option of `overnight list` for each field of a filter.
 OPTIONS = {
@@ -27,11 +28,19 @@ OPTIONS = {
 }
 
 
-def list_command(search: Search, status: str = "") -> str:
-    """Return the command that lists what a search selects."""
+def list_command(search: Search, states: frozenset[State] | None) -> str:
+    """Return the command that lists what a search selects in these states; None means all.
+
+    Empty if no command lists the same: `overnight list` does not judge what keeps all tasks of the
+    user waiting, and what was not understood is in no command.
+    """
+    status = None if states is None else names_of(states)
+    is_same = search.waits_for is None and not search.problems
+    if not is_same or (states is not None and status is None):
+        return ""
     words = ["overnight", "list"]
-    if status:
-        words += ["--status", status]
+    for name in status.split(",") if status else ():
+        words += ["--status", name]
     for name, value in search.filter.model_dump(mode="json", exclude_none=True).items():
         words += [OPTIONS[name], str(value)]
     return " ".join(quote(word) for word in words)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 from overnight.models.bulk import TaskFilter
@@ -44,6 +45,8 @@ GROUPS: dict[str, frozenset[State]] = {
     "dead": frozenset({State.DEAD_LETTERED}),
     "open": WAITING | ACTIVE,
 }
+Reader = Callable[[str, Clock], dict[str, Any]]
+FindGraph = Callable[[str], str | None]
 _TOKEN = re.compile(r'(?:([a-z]+):)?(?:"([^"]*)"?|(\S+))', re.IGNORECASE)
 _PLAIN = {"type": "type", "tag": "tag", "project": "project_id", "source": "source"}
 _TEXTS = {**_PLAIN, "by": "created_by", "error": "error", "lock": "lock"}
@@ -103,10 +106,14 @@ class Search:
         return self.states is None and not self.fields
 
 
-def parse_search(text: str, clock: Clock) -> Search:
-    """Return a search from what was typed; what is not understood is named, and left out."""
+def parse_search(text: str, clock: Clock, find_graph: FindGraph = lambda _: None) -> Search:
+    """Return a search from what was typed; what is not understood is named, and left out.
+
+    `find_graph` returns the id of the graph whose id ends with a text.
+    """
     found = Search(text=text[:MAX_QUERY].strip())
     tokens = [match for match in _TOKEN.finditer(found.text) if match.group()]
+    readers = {**_READERS, "graph": partial(_graph, find_graph)}
     words: list[str] = []
     for match in tokens:
         name = (match[1] or "").lower()
@@ -115,12 +122,20 @@ def parse_search(text: str, clock: Clock) -> Search:
             words.append(value)
             continue
         rest = " ".join(other.group() for other in tokens if other is not match)
-        found = _take(found, name, value, clock)
-        if not found.problems or match.group() not in found.problems[-1]:
-            found = replace(found, chips=(*found.chips, Chip(name, value, rest)))
+        before = found
+        try:
+            found = _take(found, name, value, partial(_fields, readers, name, value, clock))
+        except ValueError as error:
+            found = _with_problem(found, f"{name}:{value}: {error}")
+        else:
+            found = replace(found, chips=(*before.chips, Chip(name, value, rest)))
     if words:
         joined = " ".join(words)
-        found = replace(found, words=joined, fields={**found.fields, "title": joined})
+        found = replace(found, words=joined)
+        try:
+            found = _with_fields(found, {"title": joined})
+        except ValueError as error:
+            found = _with_problem(found, f"{joined}: {error}")
     return found
 
 
@@ -133,19 +148,32 @@ def instant_text(instant: datetime) -> str:
     return f"{instant.astimezone(UTC):%Y-%m-%dT%H:%MZ}"
 
 
-def _take(search: Search, name: str, value: str, clock: Clock) -> Search:
+def _take(
+    search: Search, name: str, value: str, read_fields: Callable[[], dict[str, Any]]
+) -> Search:
+    """Return a search with one qualifier more; raise ValueError if it is not understood."""
     if name not in QUALIFIERS:
-        return replace(search, problems=(*search.problems, f"{name}:{value}: {_nearest(name)}"))
-    try:
-        if name in {"state", "status"}:
-            return replace(search, states=_states(value))
-        if name == "waits":
-            return _take_wait(search, value)
-        fields = _fields(name, value, clock)
-    except ValueError as error:
-        problem = f"{name}:{value}: {error}"
-        return replace(search, problems=(*search.problems, problem))
+        raise ValueError(_nearest(name))
+    if name in {"state", "status"}:
+        if search.states is not None:
+            raise ValueError(
+                "is left out: name several states with commas, such as state:ready,done"
+            )
+        return replace(search, states=_states(value))
+    if name == "waits":
+        return _take_wait(search, value)
+    return _with_fields(search, read_fields())
+
+
+def _with_fields(search: Search, fields: Mapping[str, Any]) -> Search:
+    """Return a search with further fields; raise ValueError if one of them has a value already."""
+    if fields.keys() & search.fields.keys():
+        raise ValueError("is left out: a search takes one value, and an earlier part gives it")
     return replace(search, fields={**search.fields, **fields})
+
+
+def _with_problem(search: Search, problem: str) -> Search:
+    return replace(search, problems=(*search.problems, problem))
 
 
 def _nearest(name: str) -> str:
@@ -167,23 +195,26 @@ def _take_wait(search: Search, value: str) -> Search:
     if code not in set(ReasonCode):
         raise ValueError(f"is no cause; there are {', '.join([*WAITS, *sorted(_OF_TASK)])}")
     if code in _OF_TASK:
-        return replace(search, fields={**search.fields, "waits_for": code})
-    return replace(search, fields={**search.fields, "waits_for": "ready"}, waits_for=code)
+        return _with_fields(search, {"waits_for": code})
+    return replace(_with_fields(search, {"waits_for": "ready"}), waits_for=code)
 
 
-def _fields(name: str, value: str, clock: Clock) -> dict[str, Any]:
+def _fields(readers: Mapping[str, Reader], name: str, value: str, clock: Clock) -> dict[str, Any]:
     if not value:
         raise ValueError("has no value")
     if name in _TEXTS:
         return {_TEXTS[name]: value}
-    return _READERS[name](value, clock)
+    return readers[name](value, clock)
 
 
-def _graph(value: str, _clock: Clock) -> dict[str, Any]:
+def _graph(find_graph: FindGraph, value: str, _clock: Clock) -> dict[str, Any]:
     try:
         parse_dag(value)
     except MalformedId:
-        raise ValueError("is not the id of a graph, which begins with dag_") from None
+        found = find_graph(value)
+        if found is None:
+            raise ValueError("is neither the id of a graph of yours nor the end of one") from None
+        return {"dag_id": found}
     return {"dag_id": value}
 
 
@@ -249,8 +280,7 @@ def _period(value: str, clock: Clock) -> tuple[datetime | None, datetime | None]
     return begin.astimezone(UTC), None if match[1] == ">" else (begin + day).astimezone(UTC)
 
 
-_READERS: dict[str, Callable[[str, Clock], dict[str, Any]]] = {
-    "graph": _graph,
+_READERS: dict[str, Reader] = {
     "title": lambda value, _clock: {"title": value},
     "cost": _cost,
     "attempts": _attempts,

@@ -187,3 +187,29 @@ def states_of(name: str) -> frozenset[State]:
     if name in set(Status):
         return frozenset(state for state, status in STATUS_OF.items() if status == name)
     return frozenset({State(name)})
+
+
+def states_named(names: str) -> frozenset[State]:
+    """Return the states of one name, or of several with commas; raise ValueError for others.
+
+    >>> sorted(state.value for state in states_named("claimed,dead_lettered"))
+    ['claimed', 'dead_lettered']
+    """
+    return frozenset().union(*(states_of(name.strip()) for name in names.lower().split(",")))
+
+
+def names_of(states: frozenset[State]) -> str | None:
+    """Return the names, with commas, for which `states_named` returns these states.
+
+    None if there are none: the state `pending` has the name of a status of several states.
+
+    >>> names_of(ACTIVE), names_of(WAITING), names_of(frozenset({State.READY, State.CANCELLED}))
+    ('claimed,running', 'pending', 'cancelled,ready')
+    """
+    names, covered = [], frozenset[State]()
+    for name in [*Status, *State]:
+        found = states_of(name)
+        if found <= states and not found <= covered:
+            names.append(name.value)
+            covered |= found
+    return ",".join(names) if names and covered == states else None

@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from uuid import UUID
 
-from overnight_server.domain.ids import TaskId, UserId, show_task
+from sqlalchemy import TextClause
+
+from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 #: Runs that are drawn and counted; of a task with more, the latest.
 MOST_RUNS = 20
-#: Among so many of the latest tasks an id is found by its end.
+#: Among so many of the latest tasks or graphs an id is found by its end.
 LOOK = 20_000
 _LETTERS = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _BITS_PER_LETTER = 5
@@ -69,6 +72,17 @@ def row_facts(db: Db, user_id: UserId, task_ids: Sequence[TaskId]) -> dict[str, 
 
 def find_by_ending(db: Db, user_id: UserId, text: str) -> TaskId | None:
     """Return the user's newest task whose id ends with a text of six letters; None for none."""
+    found = _find_by_ending(db, user_id, text, statement("task_by_ending"))
+    return None if found is None else TaskId(found)
+
+
+def find_graph_by_ending(db: Db, user_id: UserId, text: str) -> DagId | None:
+    """Return the user's newest graph whose id ends with a text of six letters; None for none."""
+    found = _find_by_ending(db, user_id, text, statement("dag_by_ending"))
+    return None if found is None else DagId(found)
+
+
+def _find_by_ending(db: Db, user_id: UserId, text: str, query: TextClause) -> UUID | None:
     letters = text.upper()
     if len(letters) != ENDING or any(letter not in _LETTERS for letter in letters):
         return None
@@ -76,5 +90,5 @@ def find_by_ending(db: Db, user_id: UserId, text: str) -> TaskId | None:
     for letter in letters:
         ending = ending << _BITS_PER_LETTER | _LETTERS.index(letter)
     params = {"user_id": user_id, "ending": ending, "look": LOOK}
-    row = db.atomically(lambda tx: tx.execute(statement("task_by_ending"), params).one_or_none())
-    return None if row is None else TaskId(row.id)
+    found: UUID | None = db.atomically(lambda tx: tx.execute(query, params).scalar_one_or_none())
+    return found

@@ -40,7 +40,7 @@ from overnight_server.domain.ids import (
     parse_task,
     parse_trigger,
 )
-from overnight_server.domain.lifecycle import ALIASES, State, Status, states_of
+from overnight_server.domain.lifecycle import ALIASES, State, Status, states_named
 from overnight_server.intake.translate_request import MAX_KEY_LENGTH
 
 T = TypeVar("T")
@@ -147,11 +147,11 @@ def parse_bulk_param(text: str) -> BulkId:
 
 
 def parse_status_param(text: str | None) -> frozenset[State] | None:
-    """Return the states that a status, a state or an alias covers; None means all states."""
+    """Return the states that statuses, states or aliases cover; None means all states."""
     if text is None:
         return None
     try:
-        return states_of(text.lower())
+        return states_named(text)
     except ValueError:
         legal = ", ".join(STATUS_NAMES)
         raise InvalidRequest("status", "is not a status of a task", legal=legal) from None

@@ -8,7 +8,7 @@ from overnight.models.account import DeadLetterChanges, TaskChanges, TaskOverrul
 from overnight.models.bulk import WaitCode
 from overnight.models.dags import DagFork, DagForked, DagRetried
 from overnight.models.explain import Explanation
-from overnight.models.field_types import Instant, Number
+from overnight.models.field_types import Instant
 from overnight.models.nights import TaskLife
 from overnight.models.tasks import (
     CancelResult,
@@ -69,11 +69,13 @@ StatusFilter = Annotated[
     str | None,
     Query(
         max_length=200,
-        description="Only tasks with this status or state, or an alias of one.",
-        json_schema_extra={"enum": STATUS_NAMES},
+        description="Only tasks with this status or state, or one of several with commas: "
+        + ", ".join(STATUS_NAMES),
     ),
 ]
 TextFilter = Annotated[str | None, Query(max_length=500)]
+# Not the strict number of bodies: everything in an address is text.
+AmountFilter = Annotated[float | None, Query(ge=0, allow_inf_nan=False)]
 InstantFilter = Annotated[Instant | None, Query()]
 
 
@@ -107,10 +109,10 @@ async def task_criteria(
     ] = None,
     lock: Annotated[TextFilter, Query(description="Only tasks that need this lock.")] = None,
     min_cost_usd: Annotated[
-        Number | None, Query(ge=0, description="Only tasks that have cost that much or more.")
+        AmountFilter, Query(description="Only tasks that have cost that much or more.")
     ] = None,
     below_cost_usd: Annotated[
-        Number | None, Query(ge=0, description="Only tasks that have cost less.")
+        AmountFilter, Query(description="Only tasks that have cost less.")
     ] = None,
     min_attempts: Annotated[
         int | None,

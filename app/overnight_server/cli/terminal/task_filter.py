@@ -37,10 +37,11 @@ class FilterOptions:
     """Criteria with the field names of the API; a task must match all that are given."""
 
     status: Annotated[
-        str | None,
+        list[str] | None,
         _text(
             "--status",
-            "Only tasks with this status or state, such as pending or dead_lettered.",
+            "Only tasks with this status or state, such as pending or dead_lettered; may be"
+            " repeated for several.",
             "--state",
         ),
     ] = None
@@ -109,13 +110,18 @@ class FilterOptions:
     @property
     def are_given(self) -> bool:
         """Whether at least one criterion is given."""
-        return self != FilterOptions()
+        return bool(self._given())
 
     def criteria(self, client: "Client") -> dict[str, Any]:
         """Return the criteria that are given; raise CommandFailure if --dag names no graph."""
-        values = ((each.name, getattr(self, each.name)) for each in fields(self))
-        given = {name: value for name, value in values if value is not None}
+        given = self._given()
+        if self.status:
+            given["status"] = ",".join(self.status)
         if self.dag_id is not None:
             with short_ids.naming_option("--dag"):
                 given["dag_id"] = short_ids.resolve_dag(client, self.dag_id)
         return given
+
+    def _given(self) -> dict[str, Any]:
+        values = ((each.name, getattr(self, each.name)) for each in fields(self))
+        return {name: value for name, value in values if value not in (None, [])}

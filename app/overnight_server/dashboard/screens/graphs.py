@@ -3,7 +3,7 @@
 from typing import Any
 
 from markupsafe import Markup
-from starlette.responses import Response
+from starlette.responses import RedirectResponse, Response
 
 from overnight.errors import DagNotFound
 from overnight.models.dags import Dag, DagStatus, DagSummary, DagTaskState
@@ -14,9 +14,10 @@ from overnight_server.dashboard.graph_picture import chain_of, draw_graph
 from overnight_server.dashboard.life_lines import meter
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.visit import Visit
-from overnight_server.domain.ids import DagId, MalformedId, parse_dag
+from overnight_server.domain.ids import DagId, MalformedId, parse_dag, show_dag
 from overnight_server.domain.lifecycle import ACTIVE, WAITING, State
 from overnight_server.insight.dags import get_dag, list_dags
+from overnight_server.insight.task_rows import find_graph_by_ending
 from overnight_server.intake.caps import Caps
 
 screen = Screen("graphs")
@@ -56,7 +57,12 @@ def show_graphs(visit: Visit) -> Response:
 
 @screen.page("/graphs/{dag_id}")
 def show_graph(visit: Visit, dag_id: str) -> Response:
-    """Show one graph: its drawing, the deciding chain, and the same as a list."""
+    """Show one graph: its drawing, the deciding chain, and the same as a list.
+
+    An address with the end of its id leads to the whole one.
+    """
+    if found := find_graph_by_ending(visit.db, visit.user_id, dag_id):
+        return RedirectResponse(f"/graphs/{show_dag(found)}", status_code=303)
     view = read_view(visit, _parse(dag_id), visit.query("task"))
     return visit.page("graph.html", title=view["dag"].title, place="graphs", **view)
 

@@ -20,11 +20,24 @@ from overnight_server.dashboard.search import GROUPS, QUALIFIERS, Search, parse_
 from overnight_server.dashboard.sentences import sentence, shown_state
 from overnight_server.dashboard.visit import Visit
 from overnight_server.domain.bulk import Action
-from overnight_server.domain.ids import MalformedId, TaskId, parse_task, show_bulk, show_task
-from overnight_server.domain.lifecycle import ACTIVE, OPEN, State, Status, states_of
+from overnight_server.domain.ids import (
+    MalformedId,
+    TaskId,
+    parse_task,
+    show_bulk,
+    show_dag,
+    show_task,
+)
+from overnight_server.domain.lifecycle import ACTIVE, OPEN, State, names_of
 from overnight_server.domain.priority import score
 from overnight_server.insight.queue_status import queue_status
-from overnight_server.insight.task_rows import ENDING, RowFacts, find_by_ending, row_facts
+from overnight_server.insight.task_rows import (
+    ENDING,
+    RowFacts,
+    find_by_ending,
+    find_graph_by_ending,
+    row_facts,
+)
 from overnight_server.insight.tasks import get_task, list_tasks
 from overnight_server.intake.caps import Caps
 
@@ -57,7 +70,7 @@ def show_tasks(visit: Visit) -> Response:
     text = visit.query("q")
     if found := _by_id(visit, text.strip()):
         return RedirectResponse(f"/tasks/{found}", status_code=303)
-    search = parse_search(text, visit.clock)
+    search = _search(visit, text)
     tab = visit.query("tab")
     tasks = _select(visit, search, tab)
     more = tasks[PAGE - 1].id if len(tasks) > PAGE else ""
@@ -78,7 +91,7 @@ def show_tasks(visit: Visit) -> Response:
         ],
         views=[(label, f"/tasks?{urlencode({'q': query})}") for label, query in VIEWS],
         qualifiers=QUALIFIERS,
-        command=list_command(search, _status_name(search, tab) or ""),
+        command=list_command(search, states_chosen(search, tab)),
         older=_address(search.text, tab, more) if more else "",
         is_first=not visit.query("before"),
         bulk_address=f"/tasks/all?{urlencode({'q': search.text, 'tab': tab})}",
@@ -132,9 +145,9 @@ def act_on_selected(visit: Visit) -> Response:
 @screen.page("/tasks/all")
 def ask_all(visit: Visit) -> Response:
     """Ask before an act on all tasks that a search selects: how many it selects and fits."""
-    search = parse_search(visit.query("q"), visit.clock)
+    search = _search(visit, visit.query("q"))
     act = visit.query("act") or "cancel"
-    name = _status_name(search, visit.query("tab"))
+    name = _status_names(search, visit.query("tab"))
     problem = _bulk_problem(search, visit.query("tab"), name)
     counted = None
     if act not in VERBS:
@@ -160,8 +173,8 @@ def ask_all(visit: Visit) -> Response:
 @screen.act("/tasks/all")
 def act_on_all(visit: Visit) -> Response:
     """Start an operation on all tasks that a search selects."""
-    search = parse_search(visit.value("q"), visit.clock)
-    act, name = visit.value("act"), _status_name(search, visit.value("tab"))
+    search = _search(visit, visit.value("q"))
+    act, name = visit.value("act"), _status_names(search, visit.value("tab"))
     problem = _bulk_problem(search, visit.value("tab"), name)
     if problem or act not in VERBS:
         return visit.refused(problem or "No act was chosen. Nothing was changed.")
@@ -254,11 +267,20 @@ def states_chosen(search: Search, tab: str) -> frozenset[State] | None:
     return of_tab & search.states
 
 
-def _status_name(search: Search, tab: str) -> str | None:
-    """Return the status or state that names exactly the chosen states; None if there is none."""
+def _search(visit: Visit, text: str) -> Search:
+    """Return a search; the ends of ids that it names are looked up among the user's graphs."""
+
+    def find_graph(ending: str) -> str | None:
+        found = find_graph_by_ending(visit.db, visit.user_id, ending)
+        return None if found is None else show_dag(found)
+
+    return parse_search(text, visit.clock, find_graph)
+
+
+def _status_names(search: Search, tab: str) -> str | None:
+    """Return what names exactly the chosen states; None if nothing does, or all are chosen."""
     states = states_chosen(search, tab)
-    names = [*Status, *State]
-    return next((str(name) for name in names if states_of(str(name)) == states), None)
+    return None if states is None else names_of(states)
 
 
 def _bulk_problem(search: Search, tab: str, name: str | None) -> str:
@@ -268,7 +290,7 @@ def _bulk_problem(search: Search, tab: str, name: str | None) -> str:
     if search.waits_for is not None:
         return "An operation cannot select by what keeps all of your tasks waiting."
     if name is None and states_chosen(search, tab) is not None:
-        return "An operation selects one status or state; choose one, such as state:running."
+        return "The search and the tab have no state in common, so no task matches."
     return ""
 
 

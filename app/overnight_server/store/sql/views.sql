@@ -327,6 +327,14 @@ SELECT id
  ORDER BY id DESC
  LIMIT 1;
 
+-- name: dag_by_ending
+-- The same for graphs.
+SELECT id
+  FROM (SELECT id FROM dags WHERE user_id = :user_id ORDER BY id DESC LIMIT :look) latest
+ WHERE CAST(CAST('x' || right(replace(CAST(id AS text), '-', ''), 8) AS bit(32)) AS bigint) % 1073741824 = :ending
+ ORDER BY id DESC
+ LIMIT 1;
+
 -- name: task_neighbours
 -- The tasks that a task waits or waited for, and those that wait for it; the first few of each.
 (SELECT 'after' AS side, p.id, p.title, p.state, e.satisfied_at IS NOT NULL AS satisfied
