@@ -280,7 +280,7 @@ def _as_superuser(postgres: EmbeddedPostgres, command: str) -> None:
         ("forecast_pending", {"tasks_dag"}),
         ("forecast_edges", {"task_edges_child"}),
         ("forecast_task", {"tasks_user_recent"}),
-        ("explain_task", {"tasks_user_recent", "tasks_ready", "lanes_pkey", "users_pkey"}),
+        ("explain_tasks", {"tasks_user_recent", "tasks_ready", "lanes_pkey", "users_pkey"}),
         ("explain_next_task", {"tasks_ready", "lanes_pkey", "users_pkey"}),
         ("explain_parents", {"task_edges_child", "tasks_pkey"}),
         ("explain_locks", {"held_locks_pkey", "tasks_pkey"}),

@@ -21,14 +21,14 @@ class PauseFacts:
 class PoolFacts:
     """A pool's slots as a pass of the gate counts them, and whether the pool is paused.
 
-    `draining` are the ids of its draining workers; `knowing` is the number of its workers,
-    draining or not, that have a handler for the task's type.
+    `draining` are the ids of its draining workers; `known_types` are those types, among the types
+    of the explained tasks, for which a worker of it, draining or not, has a handler.
     """
 
     slots: PoolSlots
     paused: bool
     draining: Sequence[str] = ()
-    knowing: int = 0
+    known_types: frozenset[str] = frozenset()
 
     @property
     def name(self) -> str:
@@ -50,7 +50,7 @@ class PoolFacts:
 class TaskFacts:
     """All facts about one task, its user and the pools.
 
-    `task` holds the columns of the statement `explain_task`: those of the task, of its user's
+    `task` holds the columns of the statement `explain_tasks`: those of the task, of its user's
     lane and of the user's window.
     """
 

@@ -167,7 +167,7 @@ def _no_capable_agent(facts: TaskFacts, live: Sequence[PoolFacts]) -> Reason:
 def _no_handler(facts: TaskFacts) -> Reason:
     """Return the reason of a task whose type no capable pool accepts."""
     task_type, able = facts.task["type"], _able_pools(facts)
-    knowing = [pool for pool in facts.pools if pool.knowing]
+    knowing = [pool for pool in facts.pools if task_type in pool.known_types]
     mixed = [
         pool.name for pool in able if any(task_type in (types or ()) for types in pool.slots.types)
     ]

@@ -477,7 +477,7 @@ def _monthly_hours(facts: TaskFacts) -> Iterator[Reason]:
 
 def _locks(facts: TaskFacts) -> Iterator[Reason]:
     for lock in facts.locks:
-        holder = show_task(lock["task_id"])
+        holder = show_task(lock["holder_id"])
         yield Reason(
             code=ReasonCode.LOCK,
             scope=ReasonScope.TASK,

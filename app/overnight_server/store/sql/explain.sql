@@ -1,5 +1,5 @@
--- name: explain_task
--- A task with its user's lane and its place in the user's queue; no row for a task of another user. `granted`
+-- name: explain_tasks
+-- Tasks with their user's lane and their places in the user's queue; no row for a task of another user. `granted`
 -- and the deadline that still applies are computed as in claim_candidates.
 SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at, t.started_at, t.finished_at,
        t.claimed_by, t.pool, t.cancel_requested_at, t.failure_reason, t.retry_at, t.attempts, t.max_attempts,
@@ -28,7 +28,7 @@ SELECT t.id, t.type, t.state, t.unmet, t.created_at, t.updated_at, t.claimed_at,
     SELECT CASE requested_budget(t, l, g) WHEN 'dag' THEN g.budget_by_operator WHEN 'night' THEN true
                                           ELSE false END AS by_operator) asked
  WHERE t.user_id = :user_id
-   AND t.id = :task_id;
+   AND t.id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: explain_next_task
 -- The same for the user's next task: the first of the queue that hours, money and window allow, else the
@@ -61,38 +61,46 @@ SELECT 'ready' AS state, NULL::text AS type, 0 AS unmet, NULL AS awaits_budget, 
  WHERE l.user_id = :user_id;
 
 -- name: explain_parents
--- The parents that a task still waits for, or that ended otherwise than required; the first few of them.
-SELECT p.id, p.title, p.state, e.condition, e.on_unmet
-  FROM task_edges e
-  JOIN tasks p ON p.id = e.parent_id
- WHERE e.child_id = :task_id
-   AND e.satisfied_at IS NULL
- ORDER BY p.id
- LIMIT :limit;
+-- The parents that tasks still wait for, or that ended otherwise than required; the first few of each task.
+SELECT chosen.id AS task_id, parent.*
+  FROM unnest(CAST(:tasks AS uuid[])) chosen(id)
+ CROSS JOIN LATERAL (
+    SELECT p.id, p.title, p.state, e.condition, e.on_unmet
+      FROM task_edges e
+      JOIN tasks p ON p.id = e.parent_id
+     WHERE e.child_id = chosen.id
+       AND e.satisfied_at IS NULL
+     ORDER BY p.id
+     LIMIT :limit) parent
+ ORDER BY chosen.id, parent.id;
 
 -- name: explain_locks
--- The holders of locks that a task needs; not more rows than the user has active tasks.
-SELECT h.key, h.task_id, o.claimed_at AS since, o.expires_at
-  FROM tasks t
-  JOIN held_locks h ON h.user_id = t.user_id
-                   AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false))
-  JOIN tasks o ON o.id = h.task_id
- WHERE t.id = :task_id
-   AND t.locks IS NOT NULL
- ORDER BY h.key
- LIMIT :limit;
+-- The holders of locks that tasks need; for each task not more rows than the user has active tasks.
+SELECT t.id AS task_id, held.*
+  FROM unnest(CAST(:tasks AS uuid[])) chosen(id)
+  JOIN tasks t ON t.id = chosen.id AND t.locks IS NOT NULL
+ CROSS JOIN LATERAL (
+    SELECT h.key, h.task_id AS holder_id, o.claimed_at AS since, o.expires_at
+      FROM held_locks h
+      JOIN tasks o ON o.id = h.task_id
+     WHERE h.user_id = t.user_id
+       AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false))
+     ORDER BY h.key
+     LIMIT :limit) held
+ ORDER BY t.id, held.key;
 
 -- name: explain_pools
--- The pools that may serve a user, with the number of live workers that have a handler for a type and the
+-- The pools that may serve a user, with those of some types for which a live worker has a handler, and the
 -- draining workers.
 SELECT p.name, p.paused, p.serves, p.kind = 'pull' AS is_outside,
-       count(a.id) FILTER (WHERE :type = ANY (a.types)) AS knowing,
-       coalesce(array_agg(a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining,
+       coalesce(array_agg(DISTINCT known.type) FILTER (WHERE known.type IS NOT NULL), '{}') AS known_types,
+       coalesce(array_agg(DISTINCT a.id ORDER BY a.id) FILTER (WHERE a.status = 'draining'), '{}') AS draining,
        (SELECT o.types FROM agents o WHERE o.pool = p.name AND o.kind = 'pull' LIMIT 1) AS only_types
   FROM pools p
   LEFT JOIN agents a ON a.pool = p.name
                     AND a.status <> 'offline'
                     AND a.last_heartbeat_at > clock() - make_interval(secs => coalesce(a.stale_after_seconds, :liveness))
+  LEFT JOIN LATERAL unnest(a.types) known(type) ON known.type = ANY (CAST(:types AS text[]))
  WHERE p.serves IS NULL OR p.serves = :user_id
  GROUP BY p.name
  ORDER BY p.name
