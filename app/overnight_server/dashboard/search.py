@@ -113,7 +113,7 @@ def parse_search(text: str, clock: Clock, find_graph: FindGraph = lambda _: None
     """
     found = Search(text=text[:MAX_QUERY].strip())
     tokens = [match for match in _TOKEN.finditer(found.text) if match.group()]
-    readers = {**_READERS, "graph": partial(_graph, find_graph)}
+    readers: dict[str, Reader] = {**_READERS, "graph": partial(_graph, find_graph)}
     words: list[str] = []
     for match in tokens:
         name = (match[1] or "").lower()

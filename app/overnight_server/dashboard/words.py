@@ -54,3 +54,15 @@ CAUSES: dict[str, CauseOfWaiting] = {
     ReasonCode.SLOTS_MAX.value: CauseOfWaiting("queue", "A free slot"),
     ReasonCode.BEHIND.value: CauseOfWaiting("queue", "Its turn"),
 }
+#: What each colour of a wait stands for, in the order of the legend.
+KIND_WORDS = {
+    "dep": "other tasks",
+    "lock": "a lock",
+    "retry": "the next try",
+    "budget": "money",
+    "plan": "a plan slot",
+    "hours": "monthly hours",
+    "window": "its time",
+    "paused": "a pause",
+    "queue": "the queue",
+}

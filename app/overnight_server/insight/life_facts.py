@@ -120,10 +120,12 @@ def read_lives(
     *,
     liveness: timedelta,
     period: UserPeriod | None = None,
+    span: Period | None = None,
 ) -> list[Life]:
     """Return the lives of a user's tasks up to their ends or to now; unknown tasks are left out.
 
-    With a `period` only what happened in it has exact causes; the caller leaves out the rest.
+    With a `period`, or the `span` of one to read, only what happened in it has exact causes; the
+    caller leaves out the rest.
     """
     # The runs of all users in a period are found with a BRIN index, which needs bitmap scans.
     tx.execute(select(func.set_config("enable_bitmapscan", "on", True)))  # noqa: FBT003 - SQL
@@ -139,16 +141,17 @@ def read_lives(
         begin = min(task["created_at"] for task in tasks)
         end = max((task["finished_at"] or now for task in tasks), default=now)
         longest = timedelta(seconds=tasks[0]["max_task_seconds"])
-        span = (begin, max(end, begin))
+        span = span or (begin, max(end, begin))
         period = UserPeriod.read(tx, user_id, span, longest=longest, liveness=liveness)
     reader = _LifeReader(tx, user_id, period)
     graph_holds = reader.graph_holds(tasks)
+    lock_holds = reader.lock_holds([task for task in tasks if task["locks"]])
     drafts = []
     for task in tasks:
         states = _states(task, moves[task["id"]])
         own = _own_holds(task, states, runs[task["id"]], edges[task["id"]])
         own += graph_holds.get(task["dag_id"], [])
-        own += reader.lock_holds(task) if task["locks"] else []
+        own += lock_holds[task["id"]]
         draft = _Draft(task, runs[task["id"]], states, own)
         drafts.append(reader.with_user_holds(draft))
     return [draft.finish() for draft in reader.with_queue_holds(drafts)]
@@ -201,26 +204,30 @@ class _LifeReader:
             )
         return found
 
-    def lock_holds(self, task: Row) -> list[Hold]:
-        """Return when other tasks held locks that this one needs."""
-        longest = timedelta(seconds=task["max_task_seconds"]) + GRACE
+    def lock_holds(self, tasks: Sequence[Row]) -> Mapping[UUID, list[Hold]]:
+        """Return when other tasks held locks that these tasks need."""
+        found: dict[UUID, list[Hold]] = defaultdict(list)
+        if not tasks:
+            return found
+        longest = timedelta(seconds=tasks[0]["max_task_seconds"]) + GRACE
         rows = self._read(
             statement("life_locks"),
-            task_id=task["id"],
+            tasks=[task["id"] for task in tasks],
             longest=longest.total_seconds(),
             limit=MAX_RUNS,
         )
-        return [
-            Hold(
-                ReasonCode.LOCK,
-                ReasonScope.TASK,
-                row["claimed_at"],
-                row["ended_at"],
-                Holder("task", show_task(row["task_id"]), row["title"]),
-                details={"key": row["key"]},
+        for row in rows:
+            found[row["waiting_id"]].append(
+                Hold(
+                    ReasonCode.LOCK,
+                    ReasonScope.TASK,
+                    row["claimed_at"],
+                    row["ended_at"],
+                    Holder("task", show_task(row["task_id"]), row["title"]),
+                    details={"key": row["key"]},
+                )
             )
-            for row in rows
-        ]
+        return found
 
     def with_user_holds(self, draft: _Draft) -> _Draft:
         """Add what held all tasks of the user, and the hours that this task needs."""

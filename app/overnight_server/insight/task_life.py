@@ -1,7 +1,7 @@
 """The life of one task: what it did or waited for in each moment, with cause, holder and end."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 
 from sqlalchemy import Connection
@@ -11,7 +11,7 @@ from overnight.models.nights import CauseTotal, LifeSegment, SegmentHolder, Task
 from overnight_server.domain.ids import TaskId, UserId, show_task
 from overnight_server.domain.life import Segment, SegmentKind
 from overnight_server.domain.life_words import LifeFacts, act_of, describe, label_of
-from overnight_server.insight.life_facts import Life, read_lives
+from overnight_server.insight.life_facts import Life, Period, read_lives
 from overnight_server.store.db import Db
 
 
@@ -28,6 +28,28 @@ def task_life(db: Db, user_id: UserId, task_id: TaskId, *, liveness: timedelta) 
     if not lives:
         raise TaskNotFound
     return life_model(lives[0])
+
+
+def task_lives(
+    db: Db,
+    user_id: UserId,
+    task_ids: Sequence[TaskId],
+    span: Period,
+    *,
+    liveness: timedelta,
+) -> dict[str, TaskLife]:
+    """Return the lives of a user's tasks by the ids that users see, for a picture of one time span.
+
+    What happened outside of the span has no exact causes.
+    """
+    if not task_ids:
+        return {}
+
+    def work(tx: Connection) -> list[Life]:
+        return read_lives(tx, user_id, task_ids, liveness=liveness, span=span)
+
+    lives = map(life_model, db.atomically(work, one_instant=True, all_users=True))
+    return {life.id: life for life in lives}
 
 
 def life_model(life: Life) -> TaskLife:

@@ -1,8 +1,7 @@
-"""What the rows of a list of tasks say besides the tasks themselves: graph, holder, runs."""
+"""What the rows of a list of tasks say besides the tasks themselves: graph and runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import TextClause
@@ -11,7 +10,7 @@ from overnight_server.domain.ids import DagId, TaskId, UserId, show_task
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
-#: Runs that are drawn and counted; of a task with more, the latest.
+#: Runs that are counted; of a task with more, the latest.
 MOST_RUNS = 20
 #: Among so many of the latest tasks or graphs an id is found by its end.
 LOOK = 20_000
@@ -22,28 +21,13 @@ ENDING = 6
 
 
 @dataclass(frozen=True)
-class RunSpan:
-    """One run of a task: when it began, when it ended, and how; None while it runs."""
-
-    began: datetime
-    ended: datetime | None
-    outcome: str | None
-
-
-@dataclass(frozen=True)
 class RowFacts:
-    """What a list says of one task: its graph, the first thing it waits for, and its runs."""
+    """What a list says of one task besides the task itself: its graph and its runs."""
 
     graph: str | None
     graph_size: int | None
-    parent: str | None
-    unmet: int
-    lock: str | None
-    holder: str | None
-    awaits_budget: str | None
-    awaits_start: bool
     worked: float
-    runs: tuple[RunSpan, ...]
+    runs: int
 
 
 def row_facts(db: Db, user_id: UserId, task_ids: Sequence[TaskId]) -> dict[str, RowFacts]:
@@ -54,17 +38,8 @@ def row_facts(db: Db, user_id: UserId, task_ids: Sequence[TaskId]) -> dict[str, 
         show_task(row.id): RowFacts(
             graph=row.graph,
             graph_size=row.graph_size,
-            parent=row.parent,
-            unmet=row.unmet,
-            lock=row.lock,
-            holder=row.holder,
-            awaits_budget=row.awaits_budget,
-            awaits_start=row.awaits_start,
             worked=float(row.worked),
-            runs=tuple(
-                RunSpan(*run)
-                for run in zip(row.began or (), row.ended or (), row.outcomes or (), strict=True)
-            ),
+            runs=row.runs,
         )
         for row in rows
     }

@@ -5,16 +5,16 @@ from typing import Any
 from markupsafe import Markup
 from starlette.responses import Response
 
+from overnight_server.dashboard.row_sentences import row_sentences
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.screens.tasks import blocks
-from overnight_server.dashboard.sentences import sentence, shown_state
+from overnight_server.dashboard.sentences import shown_state
 from overnight_server.dashboard.visit import Visit
 from overnight_server.domain.ids import parse_task
 from overnight_server.domain.lifecycle import ACTIVE, State
 from overnight_server.forecast.forecast import forecast_next
 from overnight_server.insight.pauses import list_own_pauses
 from overnight_server.insight.single_queue import list_entries
-from overnight_server.insight.task_rows import row_facts
 from overnight_server.insight.tasks import get_tasks
 
 screen = Screen("queue")
@@ -52,14 +52,13 @@ def read_view(visit: Visit) -> dict[str, Any]:
     figures, entries = list_entries(visit.db, visit.user_id, limit=MOST, max_size=max_size)
     ids = [parse_task(entry.queue_id) for entry in entries]
     tasks = get_tasks(visit.db, visit.user_id, ids)
-    facts = row_facts(visit.db, visit.user_id, ids) if ids else {}
-    held_by = blocks(visit)
+    sentences = row_sentences(visit, tasks.values())
     pauses = list_own_pauses(visit.db, visit.user_id)
     rows = [
         {
             "task": task,
             "state": shown_state(task),
-            "why": sentence(task, facts.get(task.id), held_by, visit.clock),
+            "why": sentences[task.id],
             "is_active": State(task.state) in ACTIVE,
         }
         for entry in entries
@@ -68,7 +67,7 @@ def read_view(visit: Visit) -> dict[str, Any]:
     return {
         "figures": figures,
         "rows": rows,
-        "held_by": held_by,
+        "held_by": blocks(visit),
         "pauses": pauses,
         "is_paused": any(
             pause.scope == "user" and pause.paused_by == visit.actor for pause in pauses

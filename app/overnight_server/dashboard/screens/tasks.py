@@ -1,12 +1,15 @@
 """Tasks: the list of all, where each stands, and acts on those that were selected."""
 
-from collections.abc import Callable, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
 from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
 
-from overnight.errors import Refused, TaskNotFound
+from overnight.errors import Refused
 from overnight.models.tasks import QueueBlock, TaskResponse
 from overnight_server.control.bulk import BulkOrder, preview, selection_of, start
 from overnight_server.control.cancel import cancel
@@ -14,11 +17,20 @@ from overnight_server.control.edit import ANY, TaskEdit, edit
 from overnight_server.control.retry import retry
 from overnight_server.dashboard.clocks import count
 from overnight_server.dashboard.commands import list_command
-from overnight_server.dashboard.life_lines import Axis, axis_of, life_line, ticks
+from overnight_server.dashboard.life_lines import (
+    Axis,
+    axis_of,
+    kinds_of_waits,
+    life_line,
+    ticks,
+)
+from overnight_server.dashboard.parts import MAX_PARTS
+from overnight_server.dashboard.row_sentences import row_sentences
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.search import GROUPS, QUALIFIERS, Search, parse_search
-from overnight_server.dashboard.sentences import sentence, shown_state
+from overnight_server.dashboard.sentences import shown_state
 from overnight_server.dashboard.visit import Visit
+from overnight_server.dashboard.words import KIND_WORDS
 from overnight_server.domain.bulk import Action
 from overnight_server.domain.ids import (
     MalformedId,
@@ -31,17 +43,19 @@ from overnight_server.domain.ids import (
 from overnight_server.domain.lifecycle import ACTIVE, OPEN, State, names_of
 from overnight_server.domain.priority import score
 from overnight_server.insight.queue_status import queue_status
+from overnight_server.insight.task_life import task_lives
 from overnight_server.insight.task_rows import (
     ENDING,
-    RowFacts,
     find_by_ending,
     find_graph_by_ending,
     row_facts,
 )
-from overnight_server.insight.tasks import get_task, list_tasks
+from overnight_server.insight.tasks import get_tasks, list_tasks
 from overnight_server.intake.caps import Caps
 
 screen = Screen("tasks")
+#: What the template of a row shows.
+Row = dict[str, Any]
 PAGE = 50
 #: A number that must be typed before more tasks are changed at once.
 MOST_UNTYPED = 100
@@ -76,12 +90,14 @@ def show_tasks(visit: Visit) -> Response:
     more = tasks[PAGE - 1].id if len(tasks) > PAGE else ""
     tasks = tasks[:PAGE]
     axis = axis_of(tasks, visit.clock.now)
-    facts = _facts(visit, tasks)
+    rows = _rows(visit, tasks, axis)
+    shown: set[str] = set().union(*(row["kinds"] for row in rows))
     return visit.page(
         "tasks.html",
         title="Tasks",
         place="tasks",
-        rows=[_row(visit, task, facts.get(task.id), axis) for task in tasks],
+        rows=rows,
+        keys=[(kind, word) for kind, word in KIND_WORDS.items() if kind in shown],
         axis=axis,
         ticks=ticks(axis, visit.clock),
         search=search,
@@ -102,9 +118,7 @@ def show_tasks(visit: Visit) -> Response:
 def ask_selected(visit: Visit) -> Response:
     """Ask before an act on selected tasks: what it fits, and what it does not."""
     act = visit.query("act")
-    tasks = [
-        task for task in map(_find(visit), visit.request.query_params.getlist("id")[:PAGE]) if task
-    ]
+    tasks = list(_find_all(visit, visit.request.query_params.getlist("id")[:PAGE]).values())
     if act not in VERBS or not tasks:
         return visit.refused("No tasks were selected. Nothing was changed.", to="/tasks")
     fitting = [task for task in tasks if fits(act, task)]
@@ -193,13 +207,35 @@ def act_on_all(visit: Visit) -> Response:
 @screen.part("row")
 def show_row(visit: Visit, key: str) -> Markup | None:
     """Return one row of the list, on the axis of its page."""
-    task_id, _, axis_key = key.partition("~")
-    task = _find(visit)(task_id)
-    if task is None:
-        return None
-    axis = Axis.of_key(axis_key, visit.clock.now)
-    row = _row(visit, task, _facts(visit, [task]).get(task.id), axis)
-    return visit.fragment("parts/row.html", row=row, axis=axis)
+    row = _asked_rows(visit).get(key)
+    return None if row is None else visit.fragment("parts/row.html", row=row, axis=row["axis"])
+
+
+def _asked_rows(visit: Visit) -> Mapping[str, Row]:
+    """Return all rows for which a request for parts asks; they are read once, for all parts."""
+    state = visit.request.state
+    if not hasattr(state, "asked_rows"):
+        names = visit.request.query_params.getlist("for")[:MAX_PARTS]
+        keys = [name.removeprefix("row:") for name in names if name.startswith("row:")]
+        state.asked_rows = _read_asked(visit, keys)
+    found: Mapping[str, Row] = state.asked_rows
+    return found
+
+
+def _read_asked(visit: Visit, keys: Sequence[str]) -> dict[str, Row]:
+    """Return rows by their keys; a page has one axis, so that all its rows are read together."""
+    tasks = _find_all(visit, [key.partition("~")[0] for key in keys])
+    by_axis: dict[str, list[str]] = defaultdict(list)
+    for key in keys:
+        by_axis[key.partition("~")[2]].append(key)
+    found: dict[str, Row] = {}
+    for axis_key, of_axis in by_axis.items():
+        known = {
+            key: tasks[key.partition("~")[0]] for key in of_axis if key.partition("~")[0] in tasks
+        }
+        axis = Axis.of_key(axis_key, visit.clock.now)
+        found.update(zip(known, _rows(visit, list(known.values()), axis), strict=True))
+    return found
 
 
 def fits(act: str, task: TaskResponse) -> bool:
@@ -210,16 +246,31 @@ def fits(act: str, task: TaskResponse) -> bool:
     return state in OPEN if act == "cancel" else state in OPEN - ACTIVE
 
 
-def _row(visit: Visit, task: TaskResponse, facts: RowFacts | None, axis: Axis) -> dict[str, object]:
-    now = visit.clock.now
-    return {
-        "task": task,
-        "state": shown_state(task),
-        "facts": facts,
-        "why": sentence(task, facts, blocks(visit), visit.clock),
-        "life": life_line(task, facts, axis, now),
-        "is_active": State(task.state) in ACTIVE,
-    }
+def _rows(visit: Visit, tasks: Sequence[TaskResponse], axis: Axis) -> list[Row]:
+    """Return rows of the list; the number of statements does not depend on that of the tasks."""
+    ids = [parse_task(task.id) for task in tasks]
+    facts = row_facts(visit.db, visit.user_id, ids) if ids else {}
+    sentences = row_sentences(visit, tasks)
+    lives = task_lives(
+        visit.db,
+        visit.user_id,
+        ids,
+        (axis.begin, axis.end),
+        liveness=visit.claim_settings.liveness,
+    )
+    return [
+        {
+            "task": task,
+            "state": shown_state(task),
+            "facts": facts.get(task.id),
+            "why": sentences[task.id],
+            "life": life_line(lives.get(task.id), axis),
+            "kinds": kinds_of_waits(lives.get(task.id), axis),
+            "axis": axis,
+            "is_active": State(task.state) in ACTIVE,
+        }
+        for task in tasks
+    ]
 
 
 def blocks(visit: Visit) -> Sequence[QueueBlock]:
@@ -230,12 +281,6 @@ def blocks(visit: Visit) -> Sequence[QueueBlock]:
         state.blocks = status.held_by
     found: Sequence[QueueBlock] = state.blocks
     return found
-
-
-def _facts(visit: Visit, tasks: Sequence[TaskResponse]) -> dict[str, RowFacts]:
-    if not tasks:
-        return {}
-    return row_facts(visit.db, visit.user_id, [parse_task(task.id) for task in tasks])
 
 
 def _select(visit: Visit, search: Search, tab: str) -> list[TaskResponse]:
@@ -329,14 +374,14 @@ def _may_be_ending(text: str) -> bool:
     return len(text) == ENDING and text.isalnum() and any(letter.isdigit() for letter in text)
 
 
-def _find(visit: Visit) -> Callable[[str], TaskResponse | None]:
-    def find(text: str) -> TaskResponse | None:
-        try:
-            return get_task(visit.db, visit.user_id, parse_task(text))
-        except (MalformedId, TaskNotFound):
-            return None
-
-    return find
+def _find_all(visit: Visit, texts: Sequence[str]) -> dict[str, TaskResponse]:
+    """Return the user's tasks among some ids, by their ids, in this order."""
+    ids = []
+    for text in texts:
+        with suppress(MalformedId):
+            ids.append(parse_task(text))
+    found = get_tasks(visit.db, visit.user_id, ids)
+    return {text: found[text] for text in texts if text in found}
 
 
 def _address(query: str, tab: str, before: str = "") -> str:

@@ -61,23 +61,25 @@ SELECT a.granted_seconds, a.claimed_at, a.ended_at
  LIMIT :limit;
 
 -- name: life_locks
--- Which other tasks held a lock that a task needs, in a period.
-SELECT a.task_id, o.title, a.claimed_at, a.ended_at,
+-- Which other tasks held locks that these tasks need, in a period, among the newest runs of the user.
+SELECT t.id AS waiting_id, a.task_id, o.title, a.claimed_at, a.ended_at,
        (SELECT key FROM unnest(o.locks) key
          WHERE key = ANY (t.locks) OR coalesce(lock_path_range(t.user_id, key) && t.lock_paths, false)
          ORDER BY key LIMIT 1) AS key
-  FROM tasks t
-  JOIN attempts a ON a.user_id = t.user_id
-                 AND a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
-                 AND a.claimed_at < CAST(:to_at AS timestamptz)
-  JOIN tasks o ON o.id = a.task_id
- WHERE t.id = :task_id
-   AND t.user_id = :user_id
-   AND a.task_id <> t.id
-   AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
-   AND o.locks IS NOT NULL
-   AND (o.locks && t.locks OR coalesce(o.lock_paths && t.lock_paths, false))
- ORDER BY a.claimed_at DESC
+  FROM (SELECT a.task_id, a.claimed_at, a.ended_at
+          FROM attempts a
+         WHERE a.user_id = :user_id
+           AND a.claimed_at >= CAST(:from_at AS timestamptz) - make_interval(secs => :longest)
+           AND a.claimed_at < CAST(:to_at AS timestamptz)
+           AND (a.ended_at IS NULL OR a.ended_at > CAST(:from_at AS timestamptz))
+         ORDER BY a.claimed_at DESC
+         LIMIT :limit) a
+  JOIN tasks o ON o.id = a.task_id AND o.locks IS NOT NULL
+  JOIN tasks t ON t.id = ANY (CAST(:tasks AS uuid[]))
+              AND t.user_id = :user_id
+              AND t.id <> o.id
+              AND (o.locks && t.locks OR coalesce(o.lock_paths && t.lock_paths, false))
+ ORDER BY t.id, a.claimed_at DESC
  LIMIT :limit;
 
 -- name: life_ledger

@@ -289,31 +289,12 @@ SELECT extract(epoch FROM clock() - min(created_at))
          ORDER BY sort_key, id LIMIT 1000) next;
 
 -- name: task_row_facts
--- What the rows of a list say about tasks besides the task itself: the graph, the first task and the lock that it
--- waits for, and its runs, the latest last.
-SELECT t.id, g.title AS graph, g.total AS graph_size, parent.title AS parent, t.unmet, held.key AS lock, held.title AS holder,
-       t.awaits_budget, t.awaits_start, runs.number AS runs, runs.seconds AS worked,
-       runs.began, runs.ended, runs.outcomes
+-- What the rows of a list say about tasks besides the task itself: the graph, and the latest runs.
+SELECT t.id, g.title AS graph, g.total AS graph_size, runs.number AS runs, runs.seconds AS worked
   FROM tasks t
   LEFT JOIN dags g ON g.id = t.dag_id
-  LEFT JOIN LATERAL (SELECT p.title
-                       FROM task_edges e
-                       JOIN tasks p ON p.id = e.parent_id
-                      WHERE e.child_id = t.id AND e.satisfied_at IS NULL
-                      ORDER BY p.id
-                      LIMIT 1) parent ON t.unmet > 0 AND t.state = 'pending'
-  LEFT JOIN LATERAL (SELECT h.key, o.title
-                       FROM held_locks h
-                       JOIN tasks o ON o.id = h.task_id
-                      WHERE h.user_id = t.user_id
-                        AND (h.key = ANY (t.locks) OR coalesce(t.lock_paths && h.path_range, false))
-                      ORDER BY h.key
-                      LIMIT 1) held ON t.state = 'ready' AND t.locks IS NOT NULL
  CROSS JOIN LATERAL (SELECT count(*) AS number,
-                            coalesce(sum(extract(epoch FROM coalesce(a.ended_at, clock()) - a.started_at)), 0) AS seconds,
-                            array_agg(a.started_at ORDER BY a.epoch) AS began,
-                            array_agg(a.ended_at ORDER BY a.epoch) AS ended,
-                            array_agg(a.outcome ORDER BY a.epoch) AS outcomes
+                            coalesce(sum(extract(epoch FROM coalesce(a.ended_at, clock()) - a.started_at)), 0) AS seconds
                        FROM (SELECT * FROM attempts a WHERE a.task_id = t.id AND a.started_at IS NOT NULL
                                ORDER BY a.epoch DESC LIMIT :most_runs) a) runs
  WHERE t.user_id = :user_id
