@@ -6,7 +6,7 @@ from playwright.sync_api import Browser
 from overnight_server.control.keys import issue
 from overnight_server.dashboard.routes import screens
 from overnight_server.domain.ids import show_dag
-from tests.support.chromium import watch
+from tests.support.chromium import Opened, watch
 from tests.support.live_api import LiveApi
 from tests.support.night import Night
 
@@ -30,6 +30,7 @@ def paths(night: Night) -> list[str]:
         f"/tasks/{night.id('locked')}/edit",
         f"/tasks/{night.id('port')}/cancel",
         f"/graphs/{dag}",
+        f"/graphs/{dag}?view=time",
         f"/graphs/{dag}/cancel",
         f"/locks/{night.id('port')}/release",
         f"/users/{night.user}",
@@ -69,3 +70,35 @@ def test_every_screen_is_clean_still_and_accessible(  # noqa: PLR0917 - a table 
                 tab.check_accessibility(path)
 
     assert not tab.complaints, "\n".join(tab.complaints)
+
+
+# Which share of the picture the bars have; whether the last column of the runs can be seen.
+SHARE = """
+document.querySelector(".fall .row > svg").getBoundingClientRect().width
+  / document.querySelector(".fall").getBoundingClientRect().width
+"""
+LAST_COLUMN = """
+() => {
+  const box = document.querySelector("section[aria-labelledby=runs] .list");
+  box.scrollTo(box.scrollWidth, 0);
+  const cell = box.querySelector("td:last-child").getBoundingClientRect();
+  return cell.width > 0 && cell.right <= box.getBoundingClientRect().right + 1;
+}
+"""
+
+
+@pytest.mark.parametrize("width", [800, 1000, 1200, 1440])
+def test_tables_and_pictures_have_room_at_every_width(
+    opened: Opened, night: Night, width: int
+) -> None:
+    page = opened.page
+    page.set_viewport_size({"width": width, "height": 900})
+
+    opened.open(f"/tasks/{night.id('migrate')}")
+    opened.check(f"a task at {width}")
+    assert page.evaluate(SHARE) > 0.38
+    assert page.evaluate(LAST_COLUMN)
+
+    opened.open("/tasks")
+    opened.check(f"the list at {width}")
+    assert page.evaluate("document.querySelector('td.why').clientWidth") > 150

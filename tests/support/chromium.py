@@ -26,6 +26,13 @@ document.addEventListener("securitypolicyviolation", (event) => {
   window.reports.push(`${event.violatedDirective} ${event.blockedURI}`);
 });
 """
+#: Tables that are wider than their box and cannot be scrolled.
+CLIPPED = """
+[...document.querySelectorAll(".list")]
+  .filter((box) => box.scrollWidth > box.clientWidth + 1)
+  .filter((box) => !["auto", "scroll"].includes(getComputedStyle(box).overflowX))
+  .map((box) => `${box.className} ${box.scrollWidth} > ${box.clientWidth}`)
+"""
 SERIOUS = {"serious", "critical"}
 
 
@@ -61,6 +68,8 @@ class Opened:
             self.complaints.append(f"{path}: layout shift {shifts}")
         if page.evaluate("document.documentElement.scrollWidth > innerWidth + 1"):
             self.complaints.append(f"{path}: scrolls sideways")
+        for clipped in page.evaluate(CLIPPED):
+            self.complaints.append(f"{path}: clipped {clipped}")
 
     def check_accessibility(self, path: str) -> None:
         """Note what axe finds serious; the policy of the page does not hold for its script."""
