@@ -31,6 +31,21 @@ def test_graphs_are_listed_and_drawn(browser: Browser, night: Night) -> None:
     assert "The longest chain 5 tasks" in text
 
 
+def test_a_graph_has_three_views(browser: Browser, night: Night) -> None:
+    address = f"/graphs/{show_dag(night.dag)}"
+    views = {name: browser.open(f"{address}?view={name}") for name in ("graph", "list", "time")}
+
+    drawn = {name: "Drawing of the graph" in page.source for name, page in views.items()}
+    listed = {name: "Tasks of the graph" in page.text for name, page in views.items()}
+    assert drawn == {"graph": True, "list": False, "time": False}
+    assert listed == {"graph": True, "list": True, "time": False}
+    time = views["time"]
+    assert "When each task waited and worked" in time.text
+    assert re.search('aria-label="Drop the old tables: waited [^"]*other tasks', time.source)
+    [part] = [one for one in time.ids if one.startswith("graph:")]
+    assert "When each task waited" in browser.http.get("/parts", params={"for": part}).text
+
+
 def test_a_graph_is_cancelled_after_a_question_and_retried(browser: Browser, night: Night) -> None:
     address = f"/graphs/{show_dag(night.dag)}"
     page = browser.open(f"{address}/cancel")

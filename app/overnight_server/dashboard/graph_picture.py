@@ -3,14 +3,17 @@
 A large graph is drawn around one task; the list beside the drawing has all tasks.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 
 from overnight.graphs.layout import Point, Sizes, layout
-from overnight.models.dags import Dag, DagTaskState
+from overnight.models.dags import Dag, DagEdgeState, DagTaskState
 from overnight_server.dashboard.clocks import Clock, lasting
 from overnight_server.dashboard.render import safe_text
 from overnight_server.dashboard.words import ASKS, WORDS
@@ -21,6 +24,8 @@ SIZES = Sizes(width=236, height=50, gap_x=20, gap_y=34, margin=6)
 MOST_DRAWN = 200
 MOST_AROUND = 60
 STEPS = 3
+#: Above this number of tasks, like siblings are drawn as one box.
+MOST_UNFOLDED = 30
 #: Letters that fit into a box.
 MOST_LETTERS = 27
 MOST_SMALL_LETTERS = 34
@@ -28,11 +33,68 @@ MOST_SMALL_LETTERS = 34
 
 @dataclass(frozen=True)
 class Drawing:
-    """A drawing, how many tasks it shows, and whether that is all of them."""
+    """A drawing, how many tasks it shows, whether that is all, and whether siblings are folded."""
 
     svg: Markup
     drawn: int
     is_whole: bool
+    is_folded: bool
+
+
+@dataclass(frozen=True)
+class Node:
+    """A box of the drawing: one task, or several of one type with the same parents and children."""
+
+    tasks: Sequence[DagTaskState]
+
+    @property
+    def first(self) -> DagTaskState:
+        """The task that is meant if it is only one."""
+        return self.tasks[0]
+
+    @property
+    def state(self) -> str:
+        """The state that asks most for attention."""
+        states = {_shown_state(task) for task in self.tasks}
+        return next(state for state in ATTENTION if state in states)
+
+
+def _shown_state(task: DagTaskState) -> str:
+    return ASKS if task.wait_reason == "approval" else task.state
+
+
+#: The states of the tasks of one box, from the one that it shows first.
+ATTENTION = (
+    State.FAILED.value,
+    State.DEAD_LETTERED.value,
+    ASKS,
+    State.RUNNING.value,
+    State.VALIDATING.value,
+    State.CLAIMED.value,
+    State.RETRYING.value,
+    State.READY.value,
+    State.PENDING.value,
+    State.CREATED.value,
+    State.CANCELLED.value,
+    State.COMPLETED.value,
+)
+
+
+def fold_siblings(dag: Dag, picked: str = "") -> list[Node]:
+    """Return the boxes of a graph: like siblings become one, but the picked task stays alone."""
+    if len(dag.tasks) <= MOST_UNFOLDED:
+        return [Node([task]) for task in dag.tasks]
+    parents: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    children: dict[str, set[tuple[str, str]]] = defaultdict(set)
+    for edge in dag.edges:
+        parents[edge.child].add((edge.parent, edge.condition))
+        children[edge.parent].add((edge.child, edge.condition))
+    alike: dict[tuple[object, ...], list[DagTaskState]] = defaultdict(list)
+    for task in dag.tasks:
+        own = task.id if task.id == picked else ""
+        key = (task.type, frozenset(parents[task.id]), frozenset(children[task.id]), own)
+        alike[key].append(task)
+    return [Node(tasks) for tasks in alike.values()]
 
 
 def chain_of(dag: Dag) -> list[DagTaskState]:
@@ -45,29 +107,32 @@ def chain_of(dag: Dag) -> list[DagTaskState]:
 
 def draw_graph(dag: Dag, clock: Clock, picked: str = "") -> Drawing:
     """Draw a graph; a large one around the picked task, or around the first that is open."""
-    tasks = dag.tasks if len(dag.tasks) <= MOST_DRAWN else _around(dag, picked)
-    number = {task.id: place for place, task in enumerate(tasks)}
-    edges = [edge for edge in dag.edges if edge.parent in number and edge.child in number]
-    picture = layout(
-        len(tasks), [(number[edge.parent], number[edge.child]) for edge in edges], SIZES
-    )
-    chain = [task.id for task in chain_of(dag)]
-    links = set(pairwise(chain))
+    nodes = fold_siblings(dag, picked)
+    if len(nodes) > MOST_DRAWN:
+        nodes = [Node([task]) for task in _around(dag, picked)]
+    number = {task.id: place for place, node in enumerate(nodes) for task in node.tasks}
+    links = set(pairwise(task.id for task in chain_of(dag)))
+    edges: dict[tuple[int, int], list[DagEdgeState]] = defaultdict(list)
+    for edge in dag.edges:
+        if edge.parent in number and edge.child in number:
+            edges[number[edge.parent], number[edge.child]].append(edge)
+    picture = layout(len(nodes), list(edges), SIZES)
     parents = _open_parents(dag)
     lines = [
-        _edge(path, edge.satisfied, (edge.parent, edge.child) in links, edge.condition)
-        for edge, path in zip(edges, picture.paths, strict=True)
+        _edge(path, found, links) for path, found in zip(picture.paths, edges.values(), strict=True)
     ]
     boxes = [
-        _box(task, box.x, box.y, clock, parents.get(task.id, ""), is_picked=task.id == picked)
-        for task, box in zip(tasks, picture.boxes, strict=True)
+        _box(
+            node, BoxCorner(box.x, box.y), _facts(node, clock, parents), _address(dag, node), picked
+        )
+        for node, box in zip(nodes, picture.boxes, strict=True)
     ]
-    label = f"{len(tasks)} tasks and what waits for what; the list says the same"
+    label = f"{len(number)} tasks and what waits for what; the list says the same"
     svg = Markup(
         '<svg width="{0}" height="{1}" viewBox="0 0 {0} {1}" role="group" aria-label="{2}">'
         "{3}{4}</svg>"
     ).format(picture.width, picture.height, label, Markup().join(lines), Markup().join(boxes))
-    return Drawing(svg, len(tasks), len(tasks) == len(dag.tasks))
+    return Drawing(svg, len(number), len(number) == len(dag.tasks), len(nodes) < len(number))
 
 
 def _around(dag: Dag, picked: str) -> list[DagTaskState]:
@@ -96,9 +161,14 @@ def _open_parents(dag: Dag) -> Mapping[str, str]:
     return found
 
 
-def _edge(path: Sequence[Point], is_met: bool, is_critical: bool, condition: str) -> Markup:  # noqa: FBT001 - positions of one line
+def _edge(
+    path: Sequence[Point], edges: Sequence[DagEdgeState], links: set[tuple[str, str]]
+) -> Markup:
+    """Draw the line between two boxes, which may stand for several edges."""
+    is_critical = any((edge.parent, edge.child) in links for edge in edges)
+    is_met = all(edge.satisfied for edge in edges)
     kind = "critical" if is_critical else "met" if is_met else ""
-    loose = " loose" if condition != "success" else ""
+    loose = " loose" if edges[0].condition != "success" else ""
     head = "crit" if is_critical else "met" if is_met else "wait"
     return Markup('<path class="edge {}{}" d="{}" marker-end="url(#a-{})"/>').format(
         kind, loose, _way(path), head
@@ -119,29 +189,58 @@ def _way(points: Sequence[Point]) -> str:
     return path
 
 
+class BoxCorner(NamedTuple):
+    """The upper left corner of a box."""
+
+    x: int
+    y: int
+
+
+def _address(dag: Dag, node: Node) -> str:
+    """Return the page of a task, or the list of those that were folded."""
+    if len(node.tasks) == 1:
+        return f"/tasks/{node.first.id}"
+    kind = node.first.type.replace('"', "")
+    return "/tasks?" + urlencode({"q": f'graph:{dag.id} type:"{kind}"'})
+
+
+def _facts(node: Node, clock: Clock, parents: Mapping[str, str]) -> tuple[str, str, str]:
+    """Return the title of a box, its one fact, and what a screen reader says of it."""
+    if len(node.tasks) == 1:
+        task = node.first
+        label = f"{safe_text(task.title, 200)}: {WORDS[node.state]}"
+        return task.title, _fact(task, clock, parents.get(task.id, "")), label
+    title = f"{len(node.tasks)} tasks, {safe_text(node.first.type, 60)}"
+    numbers = Counter(WORDS[_shown_state(task)] for task in node.tasks)
+    fact = " · ".join(f"{number} {word}" for word, number in numbers.most_common())
+    return title, fact, f"{title}: {fact}"
+
+
 def _box(
-    task: DagTaskState, x: int, y: int, clock: Clock, parent: str, *, is_picked: bool
+    node: Node, at: BoxCorner, facts: tuple[str, str, str], address: str, picked: str
 ) -> Markup:
-    state = ASKS if task.wait_reason == "approval" else task.state
-    label = f"{safe_text(task.title, 200)}: {WORDS[state]}"
-    picked = " picked" if is_picked else ""
+    title, fact, label = facts
+    rect = Markup('<rect class="box" width="{}" height="{}" rx="6"/>').format(
+        SIZES.width, SIZES.height
+    )
+    behind = Markup('<rect class="box" x="4" y="4" width="{}" height="{}" rx="6"/>').format(
+        SIZES.width, SIZES.height
+    )
     return Markup(
-        '<a href="/tasks/{id}" aria-label="{label}"><g class="node {state}{picked}" '
-        'transform="translate({x} {y})"><title>{label}</title>'
-        '<rect class="box" width="{width}" height="{height}" rx="6"/>'
+        '<a href="{address}" aria-label="{label}"><g class="node {state}{picked}" '
+        'transform="translate({x} {y})"><title>{label}</title>{boxes}'
         '<svg class="ic" x="11" y="10" width="14" height="14"><use href="#s-{state}"/></svg>'
         '<text x="34" y="21">{title}</text><text class="sub" x="34" y="39">{fact}</text></g></a>'
     ).format(
-        id=task.id,
+        address=address,
         label=label,
-        state=state,
-        picked=picked,
-        x=x,
-        y=y,
-        width=SIZES.width,
-        height=SIZES.height,
-        title=_cut(task.title, MOST_LETTERS),
-        fact=_cut(_fact(task, clock, parent), MOST_SMALL_LETTERS),
+        state=node.state,
+        picked=" picked" if node.first.id == picked else "",
+        x=at.x,
+        y=at.y,
+        boxes=rect if len(node.tasks) == 1 else behind + rect,
+        title=_cut(title, MOST_LETTERS),
+        fact=_cut(fact, MOST_SMALL_LETTERS),
     )
 
 

@@ -1,6 +1,7 @@
 """Graphs: which pieces of work are under way; and one graph: what blocks what."""
 
 from typing import Any
+from urllib.parse import urlencode
 
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
@@ -11,12 +12,21 @@ from overnight_server.control.cancel import cancel_dag
 from overnight_server.control.retry import retry_dag
 from overnight_server.dashboard.clocks import count
 from overnight_server.dashboard.graph_picture import chain_of, draw_graph
-from overnight_server.dashboard.life_lines import meter
+from overnight_server.dashboard.life_lines import (
+    SHORTEST,
+    Axis,
+    kinds_of_waits,
+    life_line,
+    meter,
+    ticks,
+)
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.visit import Visit
-from overnight_server.domain.ids import DagId, MalformedId, parse_dag, show_dag
+from overnight_server.dashboard.words import KIND_WORDS
+from overnight_server.domain.ids import DagId, MalformedId, parse_dag, parse_task, show_dag
 from overnight_server.domain.lifecycle import ACTIVE, WAITING, State
 from overnight_server.insight.dags import get_dag, list_dags
+from overnight_server.insight.task_life import task_lives
 from overnight_server.insight.task_rows import find_graph_by_ending
 from overnight_server.intake.caps import Caps
 
@@ -25,6 +35,10 @@ PAGE = 50
 #: The state whose sign and colour the status of a graph has.
 SIGNS = {"pending": "pending", "running": "running", "failed": "dead_lettered"}
 MOST_LISTED = 500
+#: Tasks whose lives are drawn.
+MOST_TIMED = 200
+GRAPH, LIST, TIME = "graph", "list", "time"
+VIEWS = {GRAPH: "Graph", LIST: "List", TIME: "Time"}
 
 
 @screen.page("/graphs")
@@ -63,19 +77,21 @@ def show_graph(visit: Visit, dag_id: str) -> Response:
     """
     if found := find_graph_by_ending(visit.db, visit.user_id, dag_id):
         return RedirectResponse(f"/graphs/{show_dag(found)}", status_code=303)
-    view = read_view(visit, _parse(dag_id), visit.query("task"))
+    shown = visit.query("view")
+    view = read_view(visit, _parse(dag_id), visit.query("task"), shown if shown in VIEWS else GRAPH)
     return visit.page("graph.html", title=view["dag"].title, place="graphs", **view)
 
 
 @screen.part("graph")
 def show_graph_part(visit: Visit, key: str) -> Markup | None:
     """Return what changes on the page of a graph."""
-    dag_id, _, picked = key.partition("~")
-    return visit.fragment("parts/graph.html", **read_view(visit, _parse(dag_id), picked))
+    dag_id, picked, shown = [*key.split("~"), "", ""][:3]
+    view = read_view(visit, _parse(dag_id), picked, shown if shown in VIEWS else GRAPH)
+    return visit.fragment("parts/graph.html", **view)
 
 
-def read_view(visit: Visit, dag_id: DagId, picked: str = "") -> dict[str, Any]:
-    """Return everything that the page of a graph shows."""
+def read_view(visit: Visit, dag_id: DagId, picked: str, shown: str) -> dict[str, Any]:
+    """Return everything that a view of a graph shows: drawing and list, the list, or the times."""
     dag = get_dag(visit.db, visit.user_id, dag_id)
     titles = {task.id: task.title for task in dag.tasks}
     after: dict[str, list[str]] = {}
@@ -85,7 +101,12 @@ def read_view(visit: Visit, dag_id: DagId, picked: str = "") -> dict[str, Any]:
         "dag": dag,
         "sign": sign_of(dag.status),
         "sentence": sentence(dag),
-        "drawing": draw_graph(dag, visit.clock, picked),
+        "view": shown,
+        "views": [
+            (name, label, _view_address(dag.id, name, picked)) for name, label in VIEWS.items()
+        ],
+        "drawing": draw_graph(dag, visit.clock, picked) if shown == GRAPH else None,
+        **(_times(visit, dag) if shown == TIME else {}),
         "chain": chain_of(dag),
         "after": after,
         "picked": picked if picked in titles else "",
@@ -96,6 +117,32 @@ def read_view(visit: Visit, dag_id: DagId, picked: str = "") -> dict[str, Any]:
         else None,
         "can_cancel": not dag.is_final,
         "failed": dag.counts.failed + dag.counts.cancelled,
+    }
+
+
+def _view_address(dag_id: str, name: str, picked: str) -> str:
+    fields = {"view": "" if name == GRAPH else name, "task": picked}
+    text = urlencode({key: value for key, value in fields.items() if value})
+    return f"/graphs/{dag_id}?{text}" if text else f"/graphs/{dag_id}"
+
+
+def _times(visit: Visit, dag: Dag) -> dict[str, Any]:
+    """Return the lives of the tasks on one axis, from the making of the graph to its end or now."""
+    end = max(dag.finished_at or visit.clock.now, dag.created_at + SHORTEST)
+    axis = Axis(dag.created_at, end + (end - dag.created_at) / 50)
+    lives = task_lives(
+        visit.db,
+        visit.user_id,
+        [parse_task(task.id) for task in dag.tasks[:MOST_TIMED]],
+        (axis.begin, axis.end),
+        liveness=visit.claim_settings.liveness,
+    )
+    kinds: set[str] = set().union(*(kinds_of_waits(life, axis) for life in lives.values()))
+    return {
+        "ticks": ticks(axis, visit.clock),
+        "lives": {task_id: life_line(life, axis) for task_id, life in lives.items()},
+        "timed": MOST_TIMED,
+        "keys": [(kind, word) for kind, word in KIND_WORDS.items() if kind in kinds],
     }
 
 
