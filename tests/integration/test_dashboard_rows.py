@@ -131,6 +131,32 @@ def test_each_row_says_the_narrowest_reason_of_explain(
     }
 
 
+def test_the_search_for_a_cause_finds_the_tasks_that_it_holds_back(
+    browser: Browser, night: Night
+) -> None:
+    add_tasks(night)
+    wanted = {"handler": "waiting", "no_capable_agent": "needy", "deadline": "late"}
+
+    found = {
+        code: {task for task, _, _ in ROW.findall(browser.open(f"/tasks?q=waits:{code}").source)}
+        for code in [*wanted, "window", "lock"]
+    }
+
+    assert {code: {night.id(name)} for code, name in wanted.items()} == {
+        code: found[code] for code in wanted
+    }
+    assert (found["window"], found["lock"]) == (set(), {night.id("locked")})
+
+
+def test_the_search_for_a_cause_looks_beyond_the_first_page(browser: Browser, night: Night) -> None:
+    for _ in range(60):
+        night.deployment.task(night.user, type="code")
+
+    page = browser.open("/tasks?q=waits:handler")
+
+    assert [task for task, _, _ in ROW.findall(page.source)] == [night.id("waiting")]
+
+
 def test_tasks_that_do_not_wait_and_tasks_of_others_have_no_reasons(night: Night) -> None:
     stranger = night.deployment.user()
     ids = list(night.tasks.values())

@@ -21,7 +21,7 @@ from overnight_server.insight.neighbours import titles_of
 
 def row_sentences(visit: Visit, tasks: Collection[TaskResponse]) -> dict[str, Markup]:
     """Return the sentences of tasks by their ids; what they wait for is read for all at once."""
-    reasons = _reasons(visit, [task for task in tasks if State(task.state) in WAITING])
+    reasons = read_reasons(visit, [task for task in tasks if State(task.state) in WAITING])
     titles = titles_of(visit.db, visit.user_id, _named(reasons.values()))
     return {
         task.id: waiting_sentence(task, reasons.get(task.id, ()), titles, visit.clock)
@@ -75,7 +75,8 @@ def _then(reasons: Sequence[Reason]) -> Markup:
     return Markup(" <span class='until'>· then {}</span>").format(then) if then else Markup()
 
 
-def _reasons(visit: Visit, tasks: Sequence[TaskResponse]) -> dict[str, list[Reason]]:
+def read_reasons(visit: Visit, tasks: Sequence[TaskResponse]) -> dict[str, list[Reason]]:
+    """Return the reasons of those tasks that wait, by their ids; nobody's turn is judged."""
     found = explain_many(
         visit.db,
         visit.user_id,

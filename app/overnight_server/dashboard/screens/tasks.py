@@ -25,7 +25,7 @@ from overnight_server.dashboard.life_lines import (
     ticks,
 )
 from overnight_server.dashboard.parts import MAX_PARTS
-from overnight_server.dashboard.row_sentences import row_sentences
+from overnight_server.dashboard.row_sentences import read_reasons, row_sentences
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.search import GROUPS, QUALIFIERS, Search, parse_search
 from overnight_server.dashboard.sentences import shown_state
@@ -42,6 +42,7 @@ from overnight_server.domain.ids import (
 )
 from overnight_server.domain.lifecycle import ACTIVE, OPEN, State, names_of
 from overnight_server.domain.priority import score
+from overnight_server.domain.reasons import ReasonCode
 from overnight_server.insight.queue_status import queue_status
 from overnight_server.insight.task_life import task_lives
 from overnight_server.insight.task_rows import (
@@ -57,6 +58,8 @@ screen = Screen("tasks")
 #: What the template of a row shows.
 Row = dict[str, Any]
 PAGE = 50
+#: Pages of tasks that are looked at for those that one reason holds back.
+MOST_LOOKS = 10
 #: A number that must be typed before more tasks are changed at once.
 MOST_UNTYPED = 100
 TABS = (
@@ -86,9 +89,7 @@ def show_tasks(visit: Visit) -> Response:
         return RedirectResponse(f"/tasks/{found}", status_code=303)
     search = _search(visit, text)
     tab = visit.query("tab")
-    tasks = _select(visit, search, tab)
-    more = tasks[PAGE - 1].id if len(tasks) > PAGE else ""
-    tasks = tasks[:PAGE]
+    tasks, more = _select(visit, search, tab)
     axis = axis_of(tasks, visit.clock.now)
     rows = _rows(visit, tasks, axis)
     shown: set[str] = set().union(*(row["kinds"] for row in rows))
@@ -283,25 +284,43 @@ def blocks(visit: Visit) -> Sequence[QueueBlock]:
     return found
 
 
-def _select(visit: Visit, search: Search, tab: str) -> list[TaskResponse]:
+def _select(visit: Visit, search: Search, tab: str) -> tuple[list[TaskResponse], str]:
+    """Return a page of tasks, and the id of the last one looked at if older ones may follow.
+
+    What keeps a task waiting that has no reason of its own is judged as explain does, so that
+    further tasks are looked at until the page is full, up to a bound.
+    """
     before: TaskId | None = None
-    if text := visit.query("before"):
-        try:
-            before = parse_task(text)
-        except MalformedId:
-            before = None
-    if search.waits_for and search.waits_for != "behind":
-        held = {block.code for block in blocks(visit)}
-        if search.waits_for not in held:
-            return []
-    return list_tasks(
-        visit.db,
-        visit.user_id,
-        states=states_chosen(search, tab),
-        criteria=selection_of(search.filter).criteria,
-        limit=PAGE + 1,
-        before=before,
-    )
+    with suppress(MalformedId):
+        before = parse_task(visit.query("before"))
+    kept: list[TaskResponse] = []
+    for _ in range(MOST_LOOKS):
+        found = list_tasks(
+            visit.db,
+            visit.user_id,
+            states=states_chosen(search, tab),
+            criteria=selection_of(search.filter).criteria,
+            limit=PAGE + 1,
+            before=before,
+        )
+        page = found[:PAGE]
+        kept += _held(visit, page, search.waits_for)
+        if len(kept) > PAGE:
+            return kept[:PAGE], kept[PAGE - 1].id
+        if len(found) <= PAGE:
+            return kept, ""
+        before = parse_task(page[-1].id)
+        if len(kept) == PAGE:
+            break
+    return kept, page[-1].id
+
+
+def _held(visit: Visit, tasks: list[TaskResponse], code: str | None) -> list[TaskResponse]:
+    """Return the tasks that a reason holds back; all of them if the search names none."""
+    if code is None or code == ReasonCode.BEHIND:
+        return tasks
+    reasons = read_reasons(visit, tasks)
+    return [task for task in tasks if any(one.code == code for one in reasons.get(task.id, ()))]
 
 
 def states_chosen(search: Search, tab: str) -> frozenset[State] | None:
