@@ -3,12 +3,14 @@
 Thick is work, hatched is an empty slot; a tooltip on each says what it was.
 """
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from itertools import pairwise
+from typing import NamedTuple
 
 from markupsafe import Markup
 
-from overnight.models.nights import SlotPiece, UserNight
+from overnight.models.nights import SlotPiece, UserNight, WaitingCount
 from overnight_server.dashboard.clocks import Clock
 from overnight_server.dashboard.life_lines import Axis
 from overnight_server.dashboard.render import safe_text
@@ -16,6 +18,8 @@ from overnight_server.dashboard.words import CAUSES
 
 TOP, ROW, BAR = 26, 31, 25
 AREA = 62
+#: How long a number of waiting tasks is drawn if there is only one.
+SHORT = timedelta(minutes=15)
 #: The widest label of a bar, in letters per percent of the width.
 LETTERS_PER_PERCENT = 1.3
 LEAST_LETTERS = 4
@@ -127,18 +131,47 @@ def _waiting(night: UserNight, axis: Axis, top: int) -> Markup:
     most = max((sum(one.by_code.values()) for one in counts), default=0)
     if not most:
         return Markup()
-    steps = [after.at - before.at for before, after in pairwise(counts)]
-    step = min(steps, default=timedelta(minutes=15))
-    parts = []
-    for one in counts:
-        y = float(top + AREA)
-        for code, number in one.by_code.items():
-            tall = number * AREA / most
-            y -= tall
-            kind = CAUSES[code].kind if code in CAUSES else "queue"
-            parts.append(_rect(axis, one.at, one.at + step, y, tall, f"pile w-{kind}", 0))
+    parts = [_pile(axis, pile) for pile in _piles(counts, top, AREA / most)]
     parts.append(Markup('<text class="tick" x="0" y="{}">{} waiting</text>').format(top - 8, most))
     return Markup().join(parts)
+
+
+class Pile(NamedTuple):
+    """How many tasks waited for one cause, during a time in which that did not change."""
+
+    code: str
+    since: datetime
+    until: datetime
+    top: float
+    height: float
+
+
+def _piles(counts: Sequence[WaitingCount], top: int, scale: float) -> list[Pile]:
+    """Return the area below the picture: equal neighbours are one, because a night has hundreds."""
+    steps = [after.at - before.at for before, after in pairwise(counts)]
+    ends = [*(one.at for one in counts[1:]), counts[-1].at + min(steps, default=SHORT)]
+    done: list[Pile] = []
+    last: dict[str, Pile] = {}
+    for one, end in zip(counts, ends, strict=True):
+        y = float(top + AREA)
+        current: dict[str, Pile] = {}
+        for code, number in one.by_code.items():
+            y -= number * scale
+            pile = Pile(code, one.at, end, y, number * scale)
+            before = last.pop(code, None)
+            if before is not None and before.until == one.at and before[3:] == pile[3:]:
+                pile = pile._replace(since=before.since)
+            elif before is not None:
+                done.append(before)
+            current[code] = pile
+        done += last.values()
+        last = current
+    return [*done, *last.values()]
+
+
+def _pile(axis: Axis, pile: Pile) -> Markup:
+    kind = CAUSES[pile.code].kind if pile.code in CAUSES else "queue"
+    return _rect(axis, pile.since, pile.until, pile.top, pile.height, f"pile w-{kind}", 0)
 
 
 def _hours(axis: Axis, clock: Clock, height: int) -> Markup:
@@ -179,9 +212,10 @@ def _rect(  # noqa: PLR0917 - a rectangle with its tooltip
     left = axis.place(begin)
     width = max(round(axis.place(end) - left, 3), 0.15)
     title = Markup("<title>{}</title>").format(words) if words else Markup()
+    corners = Markup(' rx="{}"').format(radius) if radius else Markup()
     return Markup(
-        '<rect class="{}" x="{}%" y="{:.1f}" width="{}%" height="{:.1f}" rx="{}">{}</rect>'
-    ).format(kind, left, top, width, height, radius, title)
+        '<rect class="{}" x="{}%" y="{:.1f}" width="{}%" height="{:.1f}"{}>{}</rect>'
+    ).format(kind, left, top, width, height, corners, title)
 
 
 def worked_share(night: UserNight) -> float:

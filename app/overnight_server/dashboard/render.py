@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.ext import Extension
 from markupsafe import Markup, escape
 
 from overnight_server.dashboard.assets import address_of
@@ -26,12 +27,29 @@ _ANSI = re.compile("\x1b\\[[0-9;?]*[ -/]*[@-~]")
 MAX_TEXT = 20_000
 
 
+class StripIndentation(Extension):
+    """Removes the indentation of templates, which would be a tenth of a page."""
+
+    def preprocess(
+        self,
+        source: str,
+        name: str | None,  # noqa: ARG002 - the signature of Jinja2
+        filename: str | None = None,  # noqa: ARG002
+    ) -> str:
+        """Return the source of a template without spaces at the beginning of lines."""
+        return _INDENTATION.sub("", source)
+
+
+_INDENTATION = re.compile("^ +", re.MULTILINE)
+
+
 @cache
 def environment() -> Environment:
     """Return the environment with all filters and globals."""
     made = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
+        extensions=[StripIndentation],
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
