@@ -1,15 +1,25 @@
 """The installed distribution: beside a user's own code, and with the small set of dependencies."""
 
 import json
+import re
 import sys
 import textwrap
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
-from tests.support.installation import ROOT, SITE_PACKAGES, Installation, build_wheel, expose
+from tests.support.installation import (
+    ROOT,
+    SITE_PACKAGES,
+    Installation,
+    build_source_archive,
+    build_wheel,
+    expose,
+    unpack,
+)
 
 #: Modules of the user's project with the names of the repository's folders and of libraries.
 PROJECT = {
@@ -51,7 +61,10 @@ with Client() as client:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build_wheel(tmp_path_factory.mktemp("wheel"))
+    """The wheel that installers build from the source archive: every file passed through both."""
+    archive = build_source_archive(tmp_path_factory.mktemp("archive"))
+    project = unpack(archive, tmp_path_factory.mktemp("unpacked"))
+    return build_wheel(tmp_path_factory.mktemp("wheel"), source=project)
 
 
 @pytest.fixture
@@ -91,9 +104,13 @@ def test_a_project_with_our_folder_names_runs_its_own_handlers(
         *("overnight", "add", "who is who", "--type", "names", "--wait", "--json"), cwd=project
     )
     listed = installation.run("python", "-c", ASK_THE_CLIENT, cwd=project)
+    served = json.loads((project / ".overnight" / "connection.json").read_text())["api_url"]
+    page = httpx2.get(f"{served}/sign-in").text
+    [style] = re.findall(r'href="(/static/[^"]+\.css)"', page)
 
     assert json.loads(added.stdout)["output"] == NAMES
     assert listed.stdout == "['completed']\n"
+    assert httpx2.get(f"{served}{style}").status_code == httpx2.codes.OK
     assert list((project / ".overnight").glob("logs/worker.log"))
 
 
