@@ -166,8 +166,15 @@ def test_the_readme_gives_the_two_commands() -> None:
     assert commands == ["make up", "make test"]
 
 
-def test_the_readme_lists_the_repository() -> None:
-    _, _, table = read(README).partition("## The repository\n")
+def test_the_readme_is_read_in_three_minutes() -> None:
+    read_aloud = re.sub(r"\]\([^)]+\)", "]", FENCE.sub("", read(README)))
+
+    assert len(re.findall(r"\w[\w'.-]*", read_aloud)) <= 750
+
+
+def test_the_page_for_contributors_lists_the_repository() -> None:
+    page = read(Path("CONTRIBUTING.md"))
+    table, _, _ = page.partition("## The repository\n")[2].partition("\n## ")
     first_cells = re.findall(r"^\| (`.+?`) \|", table, flags=re.MULTILINE)
     listed = {name.rstrip("/") for cell in first_cells for name in re.findall(r"`(.+?)`", cell)}
     folders = {path.parts[0] for path in files() if len(path.parts) > 1}
