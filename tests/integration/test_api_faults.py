@@ -152,7 +152,8 @@ def test_readiness_reports_every_part(
 def test_an_outdated_schema_is_not_ready(
     deployment: Deployment, database_url: str, connect: Callable[..., Db]
 ) -> None:
-    _as_login(connect, "UPDATE alembic_version SET version_num = '0000'")
+    other = "overnight schema 0123456789ab at 0000 serves 0123456789ab"
+    _as_login(connect, f"COMMENT ON TABLE alembic_version IS '{other}'")
     with serve_api(deployment, database_url) as api_user:
         ready = api_user.http.get("/ready")
 
