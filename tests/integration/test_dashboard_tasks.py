@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from overnight_server.control.keys import issue
-from overnight_server.domain.ids import show_dag
+from overnight_server.domain.ids import show_dag, show_task
 from tests.support.api_user import serve_api
 from tests.support.browser import Browser
 from tests.support.command import run
@@ -195,3 +195,16 @@ def test_another_user_sees_nothing_of_it(browser: Browser, night: Night) -> None
     assert "Nothing is queued, and nothing was." in page.text
     assert 'overnight add "read the papers" --type echo' in page.text
     assert part == ""
+
+
+def test_the_list_says_what_it_would_show_now(browser: Browser, night: Night) -> None:
+    address = "/tasks?q=type:survey&tab=waiting"
+    before = browser.open(address).source
+    new = show_task(night.deployment.task(night.user, title="One more", type="survey"))
+
+    asked = browser.http.get("/parts", params={"for": "matches:"}, headers={"X-Page": address})
+
+    assert night.id("limited") in asked.text
+    assert night.id("cancelled") not in asked.text
+    assert new in asked.text
+    assert new not in before

@@ -109,9 +109,8 @@ def _read(deps: Dependencies, topic: Topic, after: int) -> list[Event]:
 
 
 def message_of(events: list[Event]) -> str:
-    """Return one message: which tasks and graphs have changed, and which tasks are new."""
+    """Return one message: which tasks and graphs have changed."""
     tasks = dict.fromkeys(event.task_id for event in events if event.task_id is not None)
     graphs = dict.fromkeys(event.dag_id for event in events)
-    new = [event.task_id for event in events if event.task_id and event.from_state is None]
-    data = json.dumps({"changed": [*tasks, *graphs], "new": list(dict.fromkeys(new))})
+    data = json.dumps({"changed": [*tasks, *graphs]})
     return f"id: {events[-1].id}\nevent: change\ndata: {data}\n\n"

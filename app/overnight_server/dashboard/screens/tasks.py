@@ -3,8 +3,9 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 from markupsafe import Markup
 from starlette.responses import RedirectResponse, Response
@@ -81,15 +82,23 @@ PRIORITIES = ((1, "1 critical"), (2, "2 high"), (3, "3 normal"), (4, "4 low"))
 RETRYABLE = frozenset({State.DEAD_LETTERED, State.CANCELLED})
 
 
+@dataclass(frozen=True)
+class Listing:
+    """What an address of the list selects: a search, a tab, and the task after which it begins."""
+
+    search: Search
+    tab: str = ""
+    before: str = ""
+
+
 @screen.page("/tasks")
 def show_tasks(visit: Visit) -> Response:
     """Show the tasks that a search selects, newest first."""
-    text = visit.query("q")
-    if found := _by_id(visit, text.strip()):
+    if found := _by_id(visit, visit.query("q").strip()):
         return RedirectResponse(f"/tasks/{found}", status_code=303)
-    search = _search(visit, text)
-    tab = visit.query("tab")
-    tasks, more = _select(visit, search, tab)
+    listing = read_listing(visit)
+    search, tab = listing.search, listing.tab
+    tasks, more = _select(visit, listing)
     axis = axis_of(tasks, visit.clock.now)
     rows = _rows(visit, tasks, axis)
     shown: set[str] = set().union(*(row["kinds"] for row in rows))
@@ -110,7 +119,7 @@ def show_tasks(visit: Visit) -> Response:
         qualifiers=QUALIFIERS,
         command=list_command(search, states_chosen(search, tab)),
         older=_address(search.text, tab, more) if more else "",
-        is_first=not visit.query("before"),
+        matches=_matches(tasks, more),
         bulk_address=f"/tasks/all?{urlencode({'q': search.text, 'tab': tab})}",
     )
 
@@ -239,6 +248,31 @@ def _read_asked(visit: Visit, keys: Sequence[str]) -> dict[str, Row]:
     return found
 
 
+@screen.part("matches")
+def show_matches(visit: Visit, key: str) -> Markup:
+    """Return which tasks the list of the asking page would show now.
+
+    The page says how many of them it does not show, and dims the rows that are not among them. The
+    key is the last task of a page that has a next one: what is older belongs there.
+    """
+    tasks, _ = _select(visit, read_listing(visit))
+    return visit.fragment("parts/matches.html", matches=_matches(tasks, key))
+
+
+def read_listing(visit: Visit) -> Listing:
+    """Return what the address of the page selects; of a part, that of the page that asks."""
+    fields = parse_qs(urlsplit(visit.address).query)
+    text, tab, before = (fields.get(name, [""])[0].replace("\0", "") for name in ADDRESS_FIELDS)
+    return Listing(_search(visit, text), tab, before)
+
+
+ADDRESS_FIELDS = ("q", "tab", "before")
+
+
+def _matches(tasks: Sequence[TaskResponse], after: str) -> dict[str, Any]:
+    return {"ids": [task.id for task in tasks], "after": after, "most": PAGE}
+
+
 def fits(act: str, task: TaskResponse) -> bool:
     """Whether an act can be done to a task as it is now."""
     state = State(task.state)
@@ -284,21 +318,22 @@ def blocks(visit: Visit) -> Sequence[QueueBlock]:
     return found
 
 
-def _select(visit: Visit, search: Search, tab: str) -> tuple[list[TaskResponse], str]:
+def _select(visit: Visit, listing: Listing) -> tuple[list[TaskResponse], str]:
     """Return a page of tasks, and the id of the last one looked at if older ones may follow.
 
     What keeps a task waiting that has no reason of its own is judged as explain does, so that
     further tasks are looked at until the page is full, up to a bound.
     """
+    search = listing.search
     before: TaskId | None = None
     with suppress(MalformedId):
-        before = parse_task(visit.query("before"))
+        before = parse_task(listing.before)
     kept: list[TaskResponse] = []
     for _ in range(MOST_LOOKS):
         found = list_tasks(
             visit.db,
             visit.user_id,
-            states=states_chosen(search, tab),
+            states=states_chosen(search, listing.tab),
             criteria=selection_of(search.filter).criteria,
             limit=PAGE + 1,
             before=before,

@@ -1,19 +1,29 @@
 // Live changes: the stream names what has changed, and the page asks for those parts anew.
 // One tab of a browser holds the stream and tells the others: browsers open few connections.
 
+import { listsInUse, sync } from "./swap.js";
+
 const DELAY = 250;
 const HIDDEN_MILLISECONDS = 10000;
 const HELLO_MILLISECONDS = 6000;
 const POLL_MILLISECONDS = 5000;
 const MAX_PARTS = 150;
+// The server computes no more expensive parts for one request. They are those with `data-gap`.
+const MAX_EXPENSIVE = 3;
 const pill = document.querySelector("#live");
+const bar = document.querySelector("[data-fresh]");
 const policy = globalThis.trustedTypes?.createPolicy("overnight", { createHTML: (text) => text });
 const channel = globalThis.BroadcastChannel ? new BroadcastChannel("overnight") : null;
 
-let changed = new Set();
-const fresh = new Set();
+// The ids of parts that have changed and were not asked for yet; a pause and a hidden tab keep them.
+const due = new Set();
+// When each part with a gap was asked for, and those for which a timer waits.
+const askedAt = new Map();
+const postponed = new Set();
+// What is held back: the new text of parts whose lists are in use, and how many changes they have.
+const held = new Map();
+let newRows = "";
 let isPaused = false;
-let isHeld = false;
 let missed = 0;
 let lastId = "";
 let source;
@@ -21,7 +31,7 @@ let release;
 let timer;
 let polling;
 let failures = 0;
-let asking = false;
+let isAsking = false;
 
 const parts = () => [...document.querySelectorAll("[data-part]")];
 
@@ -38,26 +48,7 @@ function sayState() {
   else say("Live", true);
 }
 
-// --- replace parts: what has the focus or was chosen stays -------------------------------------
-
-function sync(old, made) {
-  // The row at which the keys are stays the current one, also where the server gives it no class.
-  if (old.classList?.contains("at")) made.classList?.add("at");
-  if (old.isEqualNode(made)) return;
-  if (old.nodeName !== made.nodeName) { old.replaceWith(made); return; }
-  if (old.nodeType !== Node.ELEMENT_NODE) { if (old.data !== made.data) old.data = made.data; return; }
-  for (const { name } of [...old.attributes]) {
-    if (!made.hasAttribute(name) && !["open", "checked", "hidden", "aria-busy", "data-sent"].includes(name)) old.removeAttribute(name);
-  }
-  for (const { name, value } of made.attributes) {
-    if (name === "hidden" || old.getAttribute(name) === value) continue;
-    old.setAttribute(name, value);
-  }
-  const before = [...old.childNodes];
-  const after = [...made.childNodes];
-  after.forEach((child, index) => { if (before[index]) sync(before[index], child); else old.append(child); });
-  for (const child of before.slice(after.length)) if (!child.contains(document.activeElement)) child.remove();
-}
+// --- replace parts; lists that the reader uses keep their items and order until the bar is pressed
 
 function read(text) {
   const template = document.createElement("template");
@@ -69,18 +60,24 @@ function show(text, wanted) {
   const found = new Map();
   for (const piece of text.split("\n<!-- part -->\n")) {
     const made = piece.trim() ? read(piece.trim()) : null;
-    if (made?.id) found.set(made.id, made);
+    if (made?.id) found.set(made.id, piece.trim());
   }
   for (const id of wanted) {
     const old = document.getElementById(id);
     if (!old) continue;
-    const made = found.get(id);
-    if (!made) { old.classList.add("gone"); old.removeAttribute("data-part"); continue; }
-    if (old.isEqualNode(made) || old.outerHTML === made.outerHTML) continue;
-    const wasVisible = old.textContent !== made.textContent;
-    sync(old, made);
-    if (wasVisible && old.matches("tr, li, section")) glow(old);
+    if (found.has(id)) swap(old, found.get(id), listsInUse(old));
+    else { old.classList.add("gone"); old.removeAttribute("data-part"); }
   }
+  compareRows();
+  sayHeld();
+}
+
+function swap(old, text, lists) {
+  const before = old.textContent;
+  const changes = sync(old, read(text), lists);
+  if (changes) held.set(old.id, { text, changes });
+  else held.delete(old.id);
+  if (before !== old.textContent && old.matches("tr, li, section")) glow(old);
 }
 
 function glow(element) {
@@ -90,57 +87,119 @@ function glow(element) {
   element.addEventListener("animationend", () => element.classList.remove("flash"), { once: true });
 }
 
-async function ask(wanted) {
-  if (!wanted.length || asking) return;
-  asking = true;
-  try {
-    for (let from = 0; from < wanted.length; from += MAX_PARTS) {
-      const some = wanted.slice(from, from + MAX_PARTS);
-      const query = new URLSearchParams(some.map((id) => ["for", id]));
-      const response = await fetch(`/parts?${query}`, { redirect: "manual", headers: { "X-Page": location.pathname + location.search } });
-      const text = await response.text();
-      // The reader may have paused the page meanwhile.
-      if (isPaused) { isHeld = true; return; }
-      if (response.ok) show(text, some);
-      else if (response.type === "opaqueredirect") { location.reload(); return; }
-    }
-  } catch { /* the stream says that the connection is lost */ } finally { asking = false; }
+function showHeld(isForced) {
+  for (const [id, { text }] of [...held]) {
+    const old = document.getElementById(id);
+    const lists = old && !isForced ? listsInUse(old) : [];
+    if (!old) held.delete(id);
+    else if (!lists.length) swap(old, text, lists);
+  }
+  sayHeld();
 }
 
-function concerns(part) {
-  const on = part.dataset.on?.split(" ") ?? [];
-  return on.includes("*") || on.some((name) => changed.has(name));
+function sayHeld() {
+  if (!bar) return;
+  const changes = [...held.values()].reduce((sum, one) => sum + one.changes, 0);
+  const words = newRows ? `${newRows} new` : changes ? `${changes} ${changes === 1 ? "change" : "changes"}` : "";
+  const text = words && `${words}, show (n)`;
+  if (bar.textContent === text) return;
+  // The focus does not go with the bar.
+  if (!text && bar === document.activeElement) document.querySelector("#main").focus({ preventScroll: true });
+  bar.textContent = text;
+  bar.hidden = !text;
 }
 
-function refreshSoon() { timer ??= setTimeout(refresh, DELAY); }
+// Rows are not added to a list of tasks, and stay where they no longer match: dimmed, with what they say now.
+function compareRows() {
+  const list = document.querySelector("[data-matches]");
+  if (!list) return;
+  const matching = list.dataset.matches.split(" ").filter(Boolean);
+  const rows = [...document.querySelectorAll("[data-rows] > tr[data-item]")];
+  const shown = new Set(rows.map((row) => row.dataset.item));
+  const isCut = matching.length >= Number(list.dataset.most);
+  for (const row of rows) {
+    const id = row.dataset.item;
+    // New rows may have pushed it to the next page.
+    const isElsewhere = isCut && id < matching.at(-1);
+    row.classList.toggle("outside", !isElsewhere && !matching.includes(id));
+  }
+  const coming = matching.filter((id) => !shown.has(id) && id > list.dataset.after).length;
+  newRows = coming ? `${coming}${coming >= Number(list.dataset.most) ? " or more" : ""}` : "";
+}
+
+// --- ask for parts: at most one request at a time, and nothing that is due is forgotten ---------
+
+function want(some) {
+  for (const part of some) due.add(part.id);
+  refreshSoon();
+}
+
+const wantAll = () => want(parts().filter((part) => part.dataset.on || part.dataset.every !== undefined));
+
+function refreshSoon() { if (due.size) timer ??= setTimeout(refresh, DELAY); }
+
+// A part with a gap is asked for no sooner than its gap after the last time.
+function isReady(part) {
+  const left = (askedAt.get(part.id) ?? -Infinity) + 1000 * part.dataset.gap - performance.now();
+  if (left <= 0) return true;
+  if (!postponed.has(part.id)) setTimeout(() => { postponed.delete(part.id); want([part]); }, left);
+  postponed.add(part.id);
+  return false;
+}
 
 async function refresh() {
   timer = undefined;
-  if (isPaused || document.hidden) { isHeld = true; return; }
-  if (asking) { refreshSoon(); return; }
-  const wanted = parts().filter(concerns).map((part) => part.id);
-  changed = new Set();
-  await ask(wanted);
+  if (isPaused || document.hidden || isAsking) return;
+  const wanted = parts().filter((part) => due.has(part.id));
+  due.clear();
+  const plain = wanted.filter((part) => !part.dataset.gap);
+  const expensive = wanted.filter((part) => part.dataset.gap && isReady(part));
+  isAsking = true;
+  try {
+    for (const some of [...chunks(plain, MAX_PARTS), ...chunks(expensive, MAX_EXPENSIVE)]) await ask(some.map((part) => part.id));
+  } finally {
+    isAsking = false;
+    refreshSoon();
+  }
 }
 
-function refreshAll() { isHeld = false; changed = new Set(); return ask(parts().filter((part) => part.dataset.on || part.dataset.every).map((part) => part.id)); }
+function chunks(all, size) {
+  return all.flatMap((_, at) => (at % size ? [] : [all.slice(at, at + size)]));
+}
 
-// --- new rows are announced, they do not push the others away ----------------------------------
+async function ask(ids) {
+  for (const id of ids) askedAt.set(id, performance.now());
+  const text = await load(ids);
+  const again = () => { for (const id of ids) due.add(id); refreshSoon(); };
+  // The server is busy or away.
+  if (text === null) setTimeout(again, POLL_MILLISECONDS);
+  // The reader has paused the page meanwhile.
+  else if (isPaused) again();
+  else show(text, ids);
+}
 
-function announce(ids) {
-  const bar = document.querySelector("[data-fresh]");
-  if (!bar) return;
-  for (const id of ids) if (!document.querySelector(`[data-on~="${CSS.escape(id)}"]`)) fresh.add(id);
-  if (!fresh.size) return;
-  bar.textContent = `${fresh.size} new, show (n)`;
-  bar.classList.add("on");
+async function load(ids) {
+  const query = new URLSearchParams(ids.map((id) => ["for", id]));
+  try {
+    const response = await fetch(`/parts?${query}`, { redirect: "manual", headers: { "X-Page": location.pathname + location.search } });
+    // The session has ended: the page itself leads to the sign-in.
+    if (response.type === "opaqueredirect") location.reload();
+    return response.ok ? await response.text() : null;
+  } catch {
+    return null;
+  }
+}
+
+// Add a part that the page does not show from the beginning.
+export async function addPart(id, parent) {
+  const text = await load([id]);
+  if (text?.trim()) parent.append(read(text.trim()));
 }
 
 function take(message) {
-  for (const name of message.changed) changed.add(name);
-  announce(message.new);
-  if (isPaused) { missed += message.changed.filter((name) => name.startsWith("task_")).length; isHeld = true; sayState(); }
-  refreshSoon();
+  const names = new Set(message.changed);
+  if (isPaused) { missed += message.changed.filter((name) => name.startsWith("task_")).length; sayState(); }
+  want(parts().filter((part) => part.dataset.on?.split(" ").some((name) => name === "*" || names.has(name))));
 }
 
 // --- the stream ---------------------------------------------------------------------------------
@@ -149,15 +208,13 @@ function open() {
   if (source) return;
   const query = lastId ? `?after=${lastId}` : "";
   source = new EventSource(`/live${query}`);
-  const hello = setTimeout(() => poll(), HELLO_MILLISECONDS);
+  const hello = setTimeout(lose, HELLO_MILLISECONDS);
   source.addEventListener("hello", (event) => {
     clearTimeout(hello);
     failures = 0;
-    stopPolling();
     lastId = event.lastEventId;
     channel?.postMessage({ id: lastId, hello: true });
-    sayState();
-    refreshAll();
+    greet();
   });
   source.addEventListener("change", (event) => {
     lastId = event.lastEventId;
@@ -169,24 +226,34 @@ function open() {
     clearTimeout(hello);
     failures += 1;
     if (!isPaused && !polling) say("Reconnecting", false);
-    if (source?.readyState === EventSource.CLOSED || failures > 3) { close(); poll(); setTimeout(lead, POLL_MILLISECONDS * 2); }
+    if (source?.readyState === EventSource.CLOSED || failures > 3) { close(); lose(); setTimeout(lead, POLL_MILLISECONDS * 2); }
   });
 }
 
 function close() { source?.close(); source = undefined; }
 
+// The stream begins here; what changed before, the page asks for once.
+function greet() {
+  clearInterval(polling);
+  polling = undefined;
+  sayState();
+  wantAll();
+}
+
+// No stream reaches this browser: every tab asks by itself.
+function lose() {
+  channel?.postMessage({ id: lastId, lost: true });
+  poll();
+}
+
 function poll() {
-  if (polling) return;
-  polling = setInterval(() => { if (!document.hidden && !isPaused) refreshAll(); }, POLL_MILLISECONDS);
+  polling ??= setInterval(() => { if (!document.hidden) wantAll(); }, POLL_MILLISECONDS);
   sayState();
 }
 
-function stopPolling() { clearInterval(polling); polling = undefined; }
-
 function lead() {
   if (document.hidden || source) return;
-  if (!navigator.locks || !channel) { open(); return; }
-  if (release) { open(); return; }
+  if (!navigator.locks || !channel || release) { open(); return; }
   const abort = new AbortController();
   release = () => abort.abort();
   navigator.locks.request("overnight-live", { signal: abort.signal }, () => {
@@ -197,7 +264,8 @@ function lead() {
 
 channel?.addEventListener("message", ({ data }) => {
   lastId = data.id;
-  if (data.hello) { stopPolling(); sayState(); refreshAll(); }
+  if (data.hello) greet();
+  if (data.lost) poll();
   if (data.message) take(data.message);
 });
 
@@ -205,23 +273,24 @@ let leaving;
 document.addEventListener("visibilitychange", () => {
   clearTimeout(leaving);
   if (document.hidden) { leaving = setTimeout(() => release?.() ?? close(), HIDDEN_MILLISECONDS); return; }
+  const isFollower = !source;
   lead();
-  if (isHeld || !source) refreshAll();
+  if (isFollower) wantAll();
+  refreshSoon();
 });
 
 pill?.addEventListener("click", () => {
   isPaused = !isPaused;
   missed = 0;
   sayState();
-  if (!isPaused) refreshAll();
+  if (!isPaused) wantAll();
 });
 
-document.querySelector("[data-fresh]")?.addEventListener("click", () => location.reload());
+bar?.addEventListener("click", () => { if (newRows) location.reload(); else showHeld(true); });
 
 // Parts that change by themselves, such as ages and progress.
 setInterval(() => {
-  if (isPaused || document.hidden || polling) return;
-  ask(parts().filter((part) => part.dataset.every).map((part) => part.id));
+  if (!isPaused && !document.hidden && !polling) want(parts().filter((part) => part.dataset.every !== undefined));
 }, POLL_MILLISECONDS);
 
 // Ages tick in text nodes only.
@@ -242,9 +311,15 @@ function tick() {
     const text = seconds < 0 ? `in ${lasting(-seconds)}` : `${lasting(seconds)} ago`;
     if (element.firstChild && element.firstChild.data !== text) element.firstChild.data = text;
   }
+  // The reader may have left a list.
+  if (!isPaused) showHeld(false);
 }
 setInterval(tick, 1000);
 
 addEventListener("pagehide", () => { release?.(); close(); });
-addEventListener("pageshow", (event) => { if (event.persisted) { lead(); refreshAll(); } });
-if (document.querySelector("#main .list, #main section, [data-part]")) lead();
+addEventListener("pageshow", (event) => { if (event.persisted) { lead(); wantAll(); } });
+if (document.querySelector("#main .list, #main section, [data-part]")) {
+  lead();
+  // A tab that follows another's stream asks once for what changed after the page was rendered.
+  setTimeout(() => { if (!source) wantAll(); }, DELAY);
+}
