@@ -43,16 +43,19 @@ def routes() -> list[Route]:
         is_admin: frozenset(screen.place for screen in screens() if is_admin >= screen.for_admins)
         for is_admin in (False, True)
     }
-    parts = {name: part for screen in screens() for name, part in screen.parts.items()}
-    page_routes = [route for screen in screens() for route in screen.routes]
-    page_routes.append(parts_route(parts))
-    # A path without parameters comes before one that also matches it.
-    page_routes.sort(key=lambda route: "{" in route.path)
     served = [
         Route(route.path, serve.endpoint(route, places), methods=[route.method])
-        for route in page_routes
+        for route in page_routes()
     ]
     return [*public, *served, Route("/{path:path}", _unknown(places), methods=METHODS)]
+
+
+def page_routes() -> Sequence[PageRoute]:
+    """Return the pages and acts of all screens, and their parts."""
+    parts = {name: part for screen in screens() for name, part in screen.parts.items()}
+    found = [route for screen in screens() for route in screen.routes]
+    # A path without parameters comes before one that also matches it.
+    return sorted([*found, parts_route(parts)], key=lambda route: "{" in route.path)
 
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]

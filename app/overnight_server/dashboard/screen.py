@@ -6,17 +6,32 @@ A module of `dashboard.screens` has one `screen`. Its functions are decorated wi
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from markupsafe import Markup
+from starlette.requests import Request
 from starlette.responses import Response
 
+from overnight_server.api.http.thread_route import EXPENSIVE_COST
 from overnight_server.dashboard.visit import Visit
 
 PageFunction = Callable[..., Response]
 PartFunction = Callable[[Visit, str], Markup | None]
 P = TypeVar("P", bound=PageFunction)
 Q = TypeVar("Q", bound=PartFunction)
+
+
+class Cost(NamedTuple):
+    """What a request or a part costs: tokens of the rate limit, and whose threads it uses.
+
+    What is expensive gets the threads and connections for that, so that others do not wait for it.
+    """
+
+    tokens: int = 1
+    is_expensive: bool = False
+
+
+CHEAP, EXPENSIVE = Cost(), Cost(EXPENSIVE_COST, is_expensive=True)
 
 
 @dataclass(frozen=True)
@@ -28,7 +43,15 @@ class PageRoute:
     scope: str
     for_admins: bool
     function: PageFunction
-    is_expensive: bool = False
+    cost: Callable[[Request], Cost] = lambda _request: CHEAP
+
+
+@dataclass(frozen=True)
+class Part:
+    """The function that renders a kind of part, and what one of them costs."""
+
+    function: PartFunction
+    cost: Cost
 
 
 @dataclass(frozen=True)
@@ -38,7 +61,7 @@ class Screen:
     place: str
     for_admins: bool = False
     routes: list[PageRoute] = field(default_factory=list)
-    parts: dict[str, PartFunction] = field(default_factory=dict)
+    parts: dict[str, Part] = field(default_factory=dict)
 
     def page(
         self, path: str, *, scope: str = "tasks:read", is_expensive: bool = False
@@ -50,7 +73,10 @@ class Screen:
         """
 
         def register(function: P) -> P:
-            route = PageRoute("GET", path, scope, self.for_admins, function, is_expensive)
+            cost = EXPENSIVE if is_expensive else CHEAP
+            route = PageRoute(
+                "GET", path, scope, self.for_admins, function, cost=lambda _request: cost
+            )
             self.routes.append(route)
             return function
 
@@ -69,15 +95,18 @@ class Screen:
 
         return register
 
-    def part(self, name: str) -> Callable[[Q], Q]:
+    def part(
+        self, name: str, *, tokens: int = CHEAP.tokens, is_expensive: bool = False
+    ) -> Callable[[Q], Q]:
         """Serve a part of a page for live updates: `function(visit, key)` returns its HTML.
 
         None means that the part does not exist any more. The part is an element whose id is
-        `<name>:<key>`; the page includes the same template.
+        `<name>:<key>`; the page includes the same template. Each counts as `tokens` requests. An
+        expensive one has the attribute `data-gap`: the seconds between two requests for it.
         """
 
         def register(function: Q) -> Q:
-            self.parts[name] = function
+            self.parts[name] = Part(function, EXPENSIVE if is_expensive else Cost(tokens))
             return function
 
         return register

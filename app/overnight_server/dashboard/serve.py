@@ -22,7 +22,6 @@ from overnight.errors import Forbidden, InvalidRequest, Refused, Unauthenticated
 from overnight_server.api.http.authentication import trusted_caller
 from overnight_server.api.http.dependencies import Dependencies
 from overnight_server.api.http.request_body import SMALL, read_body
-from overnight_server.api.http.thread_route import EXPENSIVE_COST
 from overnight_server.control.keys import Caller
 from overnight_server.control.sessions import find_session, sign
 from overnight_server.dashboard import cookies
@@ -68,9 +67,9 @@ async def _serve(request: Request, route: PageRoute, places: PlacesOf) -> Respon
         return to_sign_in(request)
     caller = visitor.caller
     deps.act_for(caller.served)
+    cost = route.cost(request)
     if deps.rate_limiter is not None:
-        cost = EXPENSIVE_COST if route.is_expensive else 1
-        await run_in_threadpool(deps.rate_limiter.take, str(caller.user_id), cost)
+        await run_in_threadpool(deps.rate_limiter.take, str(caller.user_id), cost.tokens)
     # Before anything else: an error would tell that the screen exists.
     if route.for_admins and not caller.is_operator:
         raise HTTPException(HTTPStatus.NOT_FOUND)
@@ -90,17 +89,19 @@ async def _serve(request: Request, route: PageRoute, places: PlacesOf) -> Respon
         if not visit.has_valid_token():
             raise Forbidden("of this form's session; load the page again")
     work = partial(route.function, visit, **request.path_params)
-    response = await _call(visit, route, work)
+    response = await _call(visit, route, work, is_expensive=cost.is_expensive)
     if visitor.new_cookie is not None:
         cookies.set_session_cookie(request, response, visitor.new_cookie)
     return response
 
 
-async def _call(visit: Visit, route: PageRoute, work: Callable[[], Response]) -> Response:
+async def _call(
+    visit: Visit, route: PageRoute, work: Callable[[], Response], *, is_expensive: bool
+) -> Response:
     """Call the function of a screen; an act that is refused leads back to the page."""
     deps = visit.deps
     try:
-        if not route.is_expensive:
+        if not is_expensive:
             return await run_in_threadpool(work)
         deps.db = deps.expensive.db.acting_for(deps.acting_user)
         with deps.expensive.place(deps.caller_name):

@@ -24,7 +24,7 @@ def show_approvals(visit: Visit) -> Response:
     return visit.page("approvals.html", title="Approvals", place="approvals", **read_view(visit))
 
 
-@screen.part("approvals")
+@screen.part("approvals", tokens=5)
 def show_approvals_part(visit: Visit, _key: str) -> Markup:
     """Return the list of what waits for an answer."""
     return visit.fragment("parts/approvals.html", **read_view(visit))

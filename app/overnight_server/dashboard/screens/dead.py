@@ -128,7 +128,7 @@ def _them(number: int) -> str:
     return "it" if number == 1 else "them"
 
 
-@screen.part("dead")
+@screen.part("dead", tokens=5)
 def show_group_part(visit: Visit, key: str) -> Markup | None:
     """Return one group as the page of all groups shows it."""
     group = _find(visit, key)

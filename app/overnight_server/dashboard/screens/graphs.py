@@ -82,7 +82,7 @@ def show_graph(visit: Visit, dag_id: str) -> Response:
     return visit.page("graph.html", title=view["dag"].title, place="graphs", **view)
 
 
-@screen.part("graph")
+@screen.part("graph", is_expensive=True)
 def show_graph_part(visit: Visit, key: str) -> Markup | None:
     """Return what changes on the page of a graph."""
     dag_id, picked, shown = [*key.split("~"), "", ""][:3]

@@ -49,7 +49,7 @@ class Face(StrEnum):
     MORNING = "morning"
 
 
-@screen.page("/")
+@screen.page("/", is_expensive=True)
 def show_home(visit: Visit) -> Response:
     """Show the coming night before it opens, the night that is open, or the last one."""
     if not visit.caller.may("tasks:read"):
@@ -63,7 +63,7 @@ def show_home(visit: Visit) -> Response:
     return response
 
 
-@screen.page("/nights/{day}")
+@screen.page("/nights/{day}", is_expensive=True)
 def show_night(visit: Visit, day: str) -> Response:
     """Show the night that began on a local day."""
     try:
@@ -87,7 +87,7 @@ def show_evening_part(visit: Visit, _key: str) -> Markup:
     return visit.fragment("parts/evening.html", **view)
 
 
-@screen.part("night")
+@screen.part("night", is_expensive=True)
 def show_part(visit: Visit, key: str) -> Markup | None:
     """Return all of a night that can change."""
     try:

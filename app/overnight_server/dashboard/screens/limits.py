@@ -69,7 +69,7 @@ def show_ledger(visit: Visit) -> Response:
     )
 
 
-@screen.part("limits")
+@screen.part("limits", tokens=5)
 def show_cards(visit: Visit, _key: str) -> Markup:
     """Return the headline and the cards."""
     return visit.fragment("parts/limits.html", **read_cards(visit))

@@ -27,7 +27,7 @@ def show_locks(visit: Visit) -> Response:
     return visit.page("locks.html", title="Locks", place="locks", **read_view(visit))
 
 
-@screen.part("locks")
+@screen.part("locks", tokens=5)
 def show_locks_part(visit: Visit, _key: str) -> Markup:
     """Return all locks."""
     return visit.fragment("parts/locks.html", **read_view(visit))

@@ -120,7 +120,7 @@ def replay_dead(visit: Visit, name: str) -> Response:
     return visit.done(f"{count(number, 'message')} sent again.", to="/notifications")
 
 
-@screen.part("channels")
+@screen.part("channels", tokens=5)
 def show_part(visit: Visit, _key: str) -> Markup:
     """Return the channels and the latest messages."""
     return visit.fragment("parts/channels.html", **_view(visit))

@@ -27,7 +27,7 @@ def show_queue(visit: Visit) -> Response:
     return visit.page("queue.html", title="Queue", place="queue", **read_view(visit))
 
 
-@screen.part("queue")
+@screen.part("queue", tokens=5)
 def show_queue_part(visit: Visit, _key: str) -> Markup:
     """Return the whole queue; places move with every change."""
     return visit.fragment("parts/queue.html", **read_view(visit))

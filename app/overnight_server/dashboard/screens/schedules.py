@@ -57,7 +57,7 @@ def show_one(visit: Visit, schedule_id: str) -> Response:
     )
 
 
-@screen.part("schedule")
+@screen.part("schedule", tokens=5)
 def show_part(visit: Visit, key: str) -> Markup:
     """Return one schedule as its page shows it."""
     return visit.fragment("parts/schedule.html", **_view(visit, key))

@@ -67,7 +67,7 @@ def show_task_page(visit: Visit, task_id: str) -> Response:
     return visit.page("task.html", title=view["task"].title, place="tasks", **view)
 
 
-@screen.part("task")
+@screen.part("task", is_expensive=True)
 def show_task_part(visit: Visit, key: str) -> Markup | None:
     """Return what changes on the page of a task."""
     try:

@@ -248,7 +248,7 @@ def _read_asked(visit: Visit, keys: Sequence[str]) -> dict[str, Row]:
     return found
 
 
-@screen.part("matches")
+@screen.part("matches", tokens=5)
 def show_matches(visit: Visit, key: str) -> Markup:
     """Return which tasks the list of the asking page would show now.
 

@@ -30,7 +30,7 @@ def show_workers(visit: Visit) -> Response:
     return visit.page("workers.html", title="Agents and workers", place="workers", **view)
 
 
-@screen.part("workers")
+@screen.part("workers", tokens=5)
 def show_workers_part(visit: Visit, _key: str) -> Markup | None:
     """Return the whole page; signs of life change every second."""
     if not visit.is_admin:
