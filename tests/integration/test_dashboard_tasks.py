@@ -208,3 +208,12 @@ def test_the_list_says_what_it_would_show_now(browser: Browser, night: Night) ->
     assert night.id("cancelled") not in asked.text
     assert new in asked.text
     assert new not in before
+
+
+def test_why_a_task_waits_is_a_part_of_its_row(browser: Browser, night: Night) -> None:
+    part = browser.http.get("/parts", params={"for": f"why:{night.id('locked')}"}).text
+    none = browser.http.get("/parts", params={"for": "why:nothing"})
+
+    assert "repo:billing" in part
+    assert "<form" not in part
+    assert none.text == ""

@@ -80,7 +80,7 @@ def show_evening(visit: Visit) -> Response:
     return visit.page("evening.html", title="Evening", place="morning", **view)
 
 
-@screen.part("evening")
+@screen.part("evening", is_expensive=True)
 def show_evening_part(visit: Visit, _key: str) -> Markup:
     """Return all of the page before a night, with the last forecast."""
     view = evening_view(visit, _read(visit, None), LAST.of(visit.user_id))

@@ -21,7 +21,7 @@ from overnight_server.control.retry import retry
 from overnight_server.dashboard.clocks import count
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.sentences import shown_state
-from overnight_server.dashboard.task_story import OUTCOMES, ids_in, spans, tell
+from overnight_server.dashboard.task_story import OUTCOMES, Story, ids_in, spans, tell
 from overnight_server.dashboard.visit import Visit
 from overnight_server.dashboard.waterfall import draw_life
 from overnight_server.domain.ids import (
@@ -77,21 +77,32 @@ def show_task_part(visit: Visit, key: str) -> Markup | None:
     return visit.fragment("parts/task.html", **view)
 
 
+@screen.part("why", is_expensive=True)
+def show_why(visit: Visit, key: str) -> Markup | None:
+    """Return why a task waits, for its row in a list."""
+    try:
+        task_id = parse_task(key)
+    except MalformedId:
+        return None
+    task = get_task(visit.db, visit.user_id, task_id)
+    attempts = list_attempts(visit.db, visit.user_id, task_id, limit=MOST_RUNS)
+    story = _story(visit, task, attempts, task_id)
+    return visit.fragment("parts/why.html", task=task, story=story)
+
+
 def read_view(visit: Visit, task_id: TaskId) -> dict[str, Any]:
     """Return everything that the page of a task shows."""
     db, user_id = visit.db, visit.user_id
     task = get_task(db, user_id, task_id)
     attempts = list_attempts(db, user_id, task_id, limit=MOST_RUNS)
-    explanation = _explain(visit, task, task_id)
     around = neighbours(db, user_id, task_id)
-    titles = titles_of(db, user_id, ids_in(explanation))
     worked, waited = spans(task, attempts, visit.clock)
     state = State(task.state)
     return {
         "task": task,
         "state": shown_state(task),
         "graph": _graph(visit, task),
-        "story": tell(task, attempts, explanation, titles, visit.clock, is_operator=visit.is_admin),
+        "story": _story(visit, task, attempts, task_id),
         "attempts": attempts,
         "outcomes": OUTCOMES,
         "around": around,
@@ -113,6 +124,12 @@ def read_view(visit: Visit, task_id: TaskId) -> dict[str, Any]:
         "rejected": _rejected(attempts),
         "is_done": state is State.COMPLETED,
     }
+
+
+def _story(visit: Visit, task: TaskResponse, attempts: Sequence[Attempt], task_id: TaskId) -> Story:
+    explanation = _explain(visit, task, task_id)
+    titles = titles_of(visit.db, visit.user_id, ids_in(explanation))
+    return tell(task, attempts, explanation, titles, visit.clock, is_operator=visit.is_admin)
 
 
 def _explain(visit: Visit, task: TaskResponse, task_id: TaskId) -> Explanation | None:

@@ -28,13 +28,16 @@ const canCopy = Boolean(navigator.clipboard);
 // Plain http from another machine has no clipboard.
 if (!canCopy) for (const button of document.querySelectorAll("[data-copy]")) button.hidden = true;
 
-addEventListener("click", async (event) => {
+export async function copy(text) {
+  if (!canCopy) return;
+  await navigator.clipboard.writeText(text);
+  show(`Copied: ${text.slice(0, 80)}`);
+}
+
+addEventListener("click", (event) => {
   const button = event.target.closest?.("button");
   if (!button) return;
-  if (button.dataset.copy !== undefined && canCopy) {
-    await navigator.clipboard.writeText(button.dataset.copy);
-    show(`Copied: ${button.dataset.copy.slice(0, 80)}`);
-  }
+  if (button.dataset.copy !== undefined) copy(button.dataset.copy);
   if (button.dataset.close !== undefined) button.closest("dialog").close();
 });
 

@@ -37,10 +37,18 @@ addEventListener("change", (event) => {
   if (event.target === all) for (const box of boxes()) box.checked = all.checked;
   show();
 });
-addEventListener("keydown", (event) => {
-  if (event.key !== "Escape" || !boxes().some((box) => box.checked)) return;
+
+export function clear() {
   for (const box of boxes()) box.checked = false;
   show();
-});
+}
+
+// Select a row, and those between it and the row that was selected last.
+export function selectUpTo(box) {
+  if (!box) return;
+  box.checked = false;
+  box.dispatchEvent(new MouseEvent("click", { bubbles: true, cancelable: true, shiftKey: true }));
+}
+
 addEventListener("pageshow", show);
 show();
