@@ -81,6 +81,10 @@ class Page(HTMLParser):
                 self.faults.append(f"<{tag}> leads outside: {value}")
             if name in {"aria-labelledby", "for"}:
                 self._wanted += value.split()
+        if values.get("tabindex") == "0" and not {"aria-label", "aria-labelledby"} & set(values):
+            self.faults.append(f"<{tag}> takes the focus and has no name")
+        if tag == "button" and "role" in values:
+            self.faults.append(f"a button with the role {values['role']}")
         if tag == "style" or (tag == "script" and "src" not in values):
             self.faults.append(f"inline <{tag}>")
 
@@ -172,6 +176,9 @@ class Browser:
         page = Page(self.last.text)
         assert not page.faults, page.faults
         assert page.headings.count(1) == 1, page.headings
+        # Each heading is at most one level below the one before; none stands before the title.
+        steps = zip([0, *page.headings], page.headings, strict=False)
+        assert all(level <= above + 1 for above, level in steps), page.headings
         return page
 
 
