@@ -164,8 +164,10 @@ REFUSED = (
         " VALUES (:user, 'path:src', :done), (:user, 'path:src/a', :dead)"
     ),
     (
-        "INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd)"
-        " SELECT task_id, dag_id, user_id, '[]', 0 FROM dead_letters WHERE task_id = :dead"
+        "INSERT INTO dead_letters"
+        " (task_id, dag_id, user_id, fingerprint, failure_history, total_cost_usd)"
+        " SELECT task_id, dag_id, user_id, fingerprint, '[]', 0 FROM dead_letters"
+        " WHERE task_id = :dead"
     ),
     (
         "INSERT INTO task_edges (parent_id, child_id, dag_id, user_id)"

@@ -98,8 +98,9 @@ FILL = f"""
     SELECT t.user_id, t.id, 1, l.cycle_started_at, 'usage', 1
       FROM tasks t JOIN lanes l USING (user_id) WHERE t.state = 'completed';
 
-    INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd)
-    SELECT id, dag_id, user_id, '[]', 0 FROM tasks WHERE state = 'dead_lettered';
+    INSERT INTO dead_letters
+           (task_id, dag_id, user_id, fingerprint, failure_history, total_cost_usd)
+    SELECT id, dag_id, user_id, 'f', '[]', 0 FROM tasks WHERE state = 'dead_lettered';
 
     INSERT INTO pools (name) VALUES ('default');
     INSERT INTO agents (id, pool, slots) VALUES ('worker', 'default', 100);

@@ -54,6 +54,7 @@ from overnight_server.api.routes import (
 )
 from overnight_server.artifact_store.store import open_store
 from overnight_server.dashboard import routes as dashboard
+from overnight_server.dashboard.recent_values import RecentValues
 from overnight_server.dashboard.sign_in import AttemptLimit
 from overnight_server.event_log.feed import Feed
 from overnight_server.forecast.simulation_process import SimulationProcess
@@ -138,6 +139,7 @@ def create_app(settings: Settings) -> FastAPI:
     api.router.routes.append(Route("/api/v1/{path:path}", UnknownPath()))
     api.router.routes.extend(dashboard.routes())
     api.state.sign_in_limit = AttemptLimit()
+    api.state.recent_values = RecentValues()
     problems.install(api)
     # Building the schema takes half a second, so this is done before the first request.
     api.openapi()

@@ -1,8 +1,9 @@
 """One request of a signed-in user, as the function of a screen gets it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TypeVar
 
 from markupsafe import Markup
 from starlette.requests import Request
@@ -16,6 +17,7 @@ from overnight_server.dashboard.cookies import Toast
 from overnight_server.dashboard.form_tokens import is_valid_token, make_token
 from overnight_server.dashboard.headers import PAGE_HEADERS
 from overnight_server.dashboard.navigation import PLACES, Place, marks_of
+from overnight_server.dashboard.recent_values import RecentValues
 from overnight_server.dashboard.render import render
 from overnight_server.domain.ids import UserId
 from overnight_server.explain.audience import Audience
@@ -24,6 +26,7 @@ from overnight_server.insight.page_frame import Frame, read_frame
 from overnight_server.settings import Settings
 from overnight_server.store.db import Db
 
+T = TypeVar("T")
 THEMES = ("auto", "light", "dark")
 #: The hidden field of every form.
 TOKEN_FIELD = "token"  # noqa: S105 - the name of a field
@@ -105,6 +108,11 @@ class Visit:
         chosen_zone = cookies.read_choice(self.request, "zone")
         zone = self.frame.zone or (chosen_zone if find_zone(chosen_zone) else "UTC")
         return Clock(self.frame.now, zone, mode)
+
+    def recent(self, name: str, make: Callable[[], T], seconds: float) -> T:
+        """Return a value of this user that may be some seconds old; it is made if there is none."""
+        values: RecentValues = self.request.app.state.recent_values
+        return values.get((name, self.user_id), make, seconds)
 
     @property
     def theme(self) -> str:

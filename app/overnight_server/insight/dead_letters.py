@@ -1,6 +1,6 @@
 """Dead letters: tasks that failed for good, with what a person needs to decide about them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -10,7 +10,7 @@ from overnight.errors import TaskNotFound
 from overnight.models.account import DeadLetterGroup
 from overnight.models.admin import UserDeadLetter
 from overnight_server.domain.capabilities import agent_name_in
-from overnight_server.domain.ids import TaskId, UserId, show_dag, show_task
+from overnight_server.domain.ids import TaskId, UserId, parse_task, show_dag, show_task
 from overnight_server.mask import mask_names
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -27,14 +27,18 @@ def list_dead_letters(
     user_id: UserId | None = None,
     resolved: bool = False,
     fingerprint: str | None = None,
+    tasks: Collection[str] | None = None,
     before: int | None = None,
     limit: int = 50,
 ) -> list[UserDeadLetter]:
-    """Return the newest dead letters of one user or of all; resolved ones only if `resolved`."""
+    """Return the newest dead letters of one user or of all; resolved ones only if `resolved`.
+
+    `tasks` selects those of certain tasks, by the ids that users see.
+    """
     return _read_dead_letters(
         db,
         user_id=user_id,
-        task_id=None,
+        task_ids=None if tasks is None else [parse_task(text) for text in tasks],
         resolved=resolved,
         limit=limit,
         fingerprint=fingerprint,
@@ -109,7 +113,7 @@ def _group(row: RowMapping) -> DeadLetterGroup:
 
 def get_dead_letter(db: Db, task_id: TaskId, *, user_id: UserId | None = None) -> UserDeadLetter:
     """Return a task's newest dead letter, resolved or not; raise TaskNotFound if it has none."""
-    letters = _read_dead_letters(db, user_id=user_id, task_id=task_id, resolved=True, limit=1)
+    letters = _read_dead_letters(db, user_id=user_id, task_ids=[task_id], resolved=True, limit=1)
     if not letters:
         raise TaskNotFound
     return letters[0]
@@ -119,7 +123,7 @@ def _read_dead_letters(
     db: Db,
     *,
     user_id: UserId | None,
-    task_id: TaskId | None,
+    task_ids: Sequence[TaskId] | None,
     resolved: bool,
     limit: int,
     fingerprint: str | None = None,
@@ -127,7 +131,7 @@ def _read_dead_letters(
 ) -> list[UserDeadLetter]:
     params = {
         "user_id": user_id,
-        "task_id": task_id,
+        "tasks": None if task_ids is None else list(task_ids),
         "resolved": resolved,
         "limit": limit,
         "fingerprint": fingerprint,

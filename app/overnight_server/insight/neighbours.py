@@ -1,6 +1,6 @@
 """The neighbours of a task in its graph, and titles of tasks, for pages that name them."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from overnight_server.domain.ids import MalformedId, TaskId, UserId, parse_task, show_task
@@ -8,7 +8,7 @@ from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
 
 MOST = 20
-#: Tasks that come back are counted up to here.
+#: Tasks that come back with a group are counted up to here, on average over the groups.
 MOST_REVIVED = 1_000
 
 
@@ -56,12 +56,20 @@ def titles_of(db: Db, user_id: UserId, task_ids: Collection[str]) -> dict[str, s
     return {show_task(row.id): row.title for row in rows}
 
 
-def count_revived(db: Db, user_id: UserId, task_ids: Collection[str]) -> int:
-    """Return how many tasks ended because these did, and would come back with a retry."""
+def count_revived(db: Db, user_id: UserId, groups: Mapping[str, Collection[str]]) -> dict[str, int]:
+    """Return how many tasks ended because those of a group did, and come back with a retry of them.
+
+    `groups` has the ids of tasks by the name of their group; a group without such tasks is left
+    out.
+    """
+    pairs = [(parse_task(text), name) for name, texts in groups.items() for text in texts]
+    if not pairs:
+        return {}
     params = {
         "user_id": user_id,
-        "tasks": [parse_task(text) for text in task_ids],
-        "most": MOST_REVIVED,
+        "tasks": [task_id for task_id, _ in pairs],
+        "groups": [name for _, name in pairs],
+        "most": MOST_REVIVED * len(groups),
     }
-    row = db.atomically(lambda tx: tx.execute(statement("tasks_behind_dead"), params).one())
-    return int(row.number)
+    rows = db.atomically(lambda tx: tx.execute(statement("tasks_behind_dead"), params).all())
+    return {row.of_group: row.number for row in rows}

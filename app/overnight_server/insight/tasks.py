@@ -10,7 +10,7 @@ from overnight.models.enums import TaskStatus
 from overnight.models.tasks import TaskResponse
 from overnight_server.domain.capabilities import agent_name_in, runner_in
 from overnight_server.domain.ids import DagId, TaskId, UserId, show_dag, show_task
-from overnight_server.domain.lifecycle import State
+from overnight_server.domain.lifecycle import OPEN, State
 from overnight_server.domain.priority import MAX_POSITION, position_of, priority_of
 from overnight_server.domain.validation import validators_of
 from overnight_server.mask import mask_names
@@ -78,6 +78,9 @@ class TaskCriteria:
 
 
 ALL = TaskCriteria()
+DEAD = frozenset({State.DEAD_LETTERED})
+#: So many tasks are read at once for a page of a search.
+MOST_SEARCHED = 5_000
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,18 @@ def list_tasks(
     criteria: TaskCriteria = ALL,
     limit: int = 50,
     before: TaskId | None = None,
+    reach: TaskId | None = None,
 ) -> list[TaskResponse]:
-    """Return the user's newest tasks; with `before`, those created before that task."""
+    """Return the user's newest tasks; with `before`, those created before that task.
+
+    With `reach`, tasks that were created before that one are not read.
+    """
     selection = TaskSelection(None if states is None else frozenset(states), criteria)
     params = {
         **selection.parameters,
+        "reach": reach,
+        "is_open": selection.states is not None and selection.states <= OPEN,
+        "is_dead": selection.states == DEAD,
         "user_id": user_id,
         "before": before,
         "limit": limit,
@@ -114,6 +124,24 @@ def list_tasks(
     }
     rows = db.run_batch(StatementCall("view_tasks", params))
     return [task_response(row) for row in rows]
+
+
+def reach_of_search(
+    db: Db, user_id: UserId, selection: TaskSelection, before: TaskId | None
+) -> TaskId | None:
+    """Return how far back a page of a search may read, so that its time does not grow with tasks.
+
+    None means to the end: there are not many more tasks, or an index finds those of the states. A
+    search that matches few tasks goes on from there with the next page.
+    """
+    by_index = selection.criteria == ALL and (
+        selection.states is None or selection.states <= OPEN or selection.states == DEAD
+    )
+    if by_index:
+        return None
+    params = {"user_id": user_id, "before": before, "look": MOST_SEARCHED}
+    rows = db.run_batch(StatementCall("reach_of_search", params))
+    return TaskId(rows[0].id) if rows else None
 
 
 def owner_of(db: Db, task_id: TaskId) -> UserId:

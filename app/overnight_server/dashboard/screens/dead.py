@@ -1,6 +1,6 @@
 """Dead letters: one bug or fifty; what they have in common, and what a retry would bring back."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from markupsafe import Markup
@@ -43,7 +43,7 @@ def show_dead(visit: Visit) -> Response:
         title="Dead letters",
         place="dead",
         dead=dead,
-        groups=[view_of(visit, group, FEW) for group in dead.groups],
+        groups=views_of(visit, dead.groups),
     )
 
 
@@ -74,7 +74,7 @@ def show_group(visit: Visit, fingerprint: str) -> Response:
     group = _find(visit, fingerprint)
     if group is None:
         return visit.refused("There is no such group of dead letters any more.", to="/dead")
-    view = view_of(visit, group, MANY)
+    view = view_of(group, *_read_letters(visit, group))
     return visit.page("dead_group.html", title=view["title"], place="dead", view=view)
 
 
@@ -134,17 +134,38 @@ def show_group_part(visit: Visit, key: str) -> Markup | None:
     group = _find(visit, key)
     if group is None:
         return None
-    return visit.fragment("parts/dead_group.html", view=view_of(visit, group, FEW))
+    [view] = views_of(visit, [group])
+    return visit.fragment("parts/dead_group.html", view=view)
 
 
-def view_of(visit: Visit, group: DeadLetterGroup, most: int) -> dict[str, Any]:
-    """Return what a page shows of one group."""
-    letters: list[DeadLetter] = list(
-        list_dead_letters(
-            visit.db, user_id=visit.user_id, fingerprint=group.fingerprint, limit=most
-        )
-    )
+def views_of(visit: Visit, groups: Sequence[DeadLetterGroup]) -> list[dict[str, Any]]:
+    """Return what the page of all groups shows of each: a few of its newest letters."""
+    ids = {group.fingerprint: group.task_ids[:FEW] for group in groups}
+    tasks = [task_id for some in ids.values() for task_id in some]
+    if not tasks:
+        return []
+    # Those of all groups at once: a group may have thousands, and there may be many groups.
+    letters = list_dead_letters(visit.db, user_id=visit.user_id, tasks=tasks, limit=len(tasks))
+    revived = count_revived(visit.db, visit.user_id, ids)
+    by_group: dict[str, list[DeadLetter]] = {}
+    for letter in letters:
+        by_group.setdefault(letter.fingerprint, []).append(letter)
+    return [
+        view_of(group, by_group.get(group.fingerprint, []), revived.get(group.fingerprint, 0))
+        for group in groups
+    ]
+
+
+def _read_letters(visit: Visit, group: DeadLetterGroup) -> tuple[Sequence[DeadLetter], int]:
+    """Return the newest letters of a group, and how many other tasks come back with them."""
+    name = group.fingerprint
+    letters = list_dead_letters(visit.db, user_id=visit.user_id, fingerprint=name, limit=MANY)
     ids = [letter.task_id for letter in letters]
+    return letters, count_revived(visit.db, visit.user_id, {name: ids}).get(name, 0)
+
+
+def view_of(group: DeadLetterGroup, letters: Sequence[DeadLetter], revived: int) -> dict[str, Any]:
+    """Return what a page shows of one group."""
     rows = rows_of(letters)
     return {
         "group": group,
@@ -154,7 +175,7 @@ def view_of(visit: Visit, group: DeadLetterGroup, most: int) -> dict[str, Any]:
         "most": max((len(row.attempts) for row in rows), default=0),
         "attempts": sum(letter.attempts for letter in letters),
         "is_poison": any(letter.poison_pill for letter in letters),
-        "revived": count_revived(visit.db, visit.user_id, ids) if ids else 0,
+        "revived": revived,
         "expected": sum(letter.total_cost_usd / max(letter.attempts, 1) for letter in letters),
         "is_whole": group.count <= len(letters),
     }

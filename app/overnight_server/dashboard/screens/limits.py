@@ -20,6 +20,8 @@ from overnight_server.outcome.artifacts import ArtifactCaps
 
 screen = Screen("limits")
 LINES, PAGE = 8, 50
+#: How long the hours by day and by type are shown before every entry of the month is read again.
+RECENT_SECONDS = 60
 HEIGHT, BASE = 150, 128
 MAX_DIGITS = 19
 HOURS_OF_A_DAY = 24
@@ -30,7 +32,7 @@ def show_limits(visit: Visit) -> Response:
     """Show the limits of the plan, how much of each is used, and the hours of the month."""
     db, user_id = visit.db, visit.user_id
     used = usage(db, user_id)
-    breakdown = usage_breakdown(db, user_id)
+    breakdown = visit.recent("usage", lambda: usage_breakdown(db, user_id), RECENT_SECONDS)
     ledger = list_ledger(db, user_id, limit=LINES)
     return visit.page(
         "limits.html",

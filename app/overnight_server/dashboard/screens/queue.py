@@ -5,6 +5,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.responses import Response
 
+from overnight.models.tasks import Forecast
 from overnight_server.dashboard.row_sentences import row_sentences
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.screens.tasks import blocks
@@ -19,6 +20,8 @@ from overnight_server.insight.tasks import get_tasks
 
 screen = Screen("queue")
 MOST = 50
+#: How long a forecast is shown, with the time at which it was made, before it is made anew.
+RECENT_SECONDS = 30
 
 
 @screen.page("/queue")
@@ -36,13 +39,17 @@ def show_queue_part(visit: Visit, _key: str) -> Markup:
 @screen.page("/queue/forecast", is_expensive=True)
 def show_forecast(visit: Visit) -> Response:
     """Show when running and next tasks are expected to start and to end."""
-    forecasts = forecast_next(
-        visit.db,
-        visit.user_id,
-        visit.claim_settings,
-        limit=MOST,
-        simulate=visit.deps.simulation_process.simulate,
-    )
+
+    def make() -> list[Forecast]:
+        return forecast_next(
+            visit.db,
+            visit.user_id,
+            visit.claim_settings,
+            limit=MOST,
+            simulate=visit.deps.simulation_process.simulate,
+        )
+
+    forecasts = visit.recent("forecast", make, RECENT_SECONDS)
     return visit.page("forecast.html", title="Forecast", place="queue", forecasts=forecasts)
 
 

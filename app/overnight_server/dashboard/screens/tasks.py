@@ -52,7 +52,12 @@ from overnight_server.insight.task_rows import (
     find_graph_by_ending,
     row_facts,
 )
-from overnight_server.insight.tasks import get_tasks, list_tasks
+from overnight_server.insight.tasks import (
+    TaskSelection,
+    get_tasks,
+    list_tasks,
+    reach_of_search,
+)
 from overnight_server.intake.caps import Caps
 
 screen = Screen("tasks")
@@ -120,6 +125,7 @@ def show_tasks(visit: Visit) -> Response:
         command=list_command(search, states_chosen(search, tab)),
         older=_address(search.text, tab, more) if more else "",
         matches=_matches(tasks, more),
+        is_cut=bool(more) and len(tasks) < PAGE,
         bulk_address=f"/tasks/all?{urlencode({'q': search.text, 'tab': tab})}",
     )
 
@@ -321,29 +327,35 @@ def blocks(visit: Visit) -> Sequence[QueueBlock]:
 def _select(visit: Visit, listing: Listing) -> tuple[list[TaskResponse], str]:
     """Return a page of tasks, and the id of the last one looked at if older ones may follow.
 
-    What keeps a task waiting that has no reason of its own is judged as explain does, so that
-    further tasks are looked at until the page is full, up to a bound.
+    A search reads a bounded number of tasks. What keeps a task waiting that has no reason of its
+    own is judged as explain does, so that further tasks are looked at until the page is full, up to
+    a bound.
     """
     search = listing.search
+    selection = TaskSelection(
+        states_chosen(search, listing.tab), selection_of(search.filter).criteria
+    )
     before: TaskId | None = None
     with suppress(MalformedId):
         before = parse_task(listing.before)
     kept: list[TaskResponse] = []
     for _ in range(MOST_LOOKS):
+        reach = reach_of_search(visit.db, visit.user_id, selection, before)
         found = list_tasks(
             visit.db,
             visit.user_id,
-            states=states_chosen(search, listing.tab),
-            criteria=selection_of(search.filter).criteria,
+            states=selection.states,
+            criteria=selection.criteria,
             limit=PAGE + 1,
             before=before,
+            reach=reach,
         )
         page = found[:PAGE]
         kept += _held(visit, page, search.waits_for)
         if len(kept) > PAGE:
             return kept[:PAGE], kept[PAGE - 1].id
         if len(found) <= PAGE:
-            return kept, ""
+            return kept, "" if reach is None else show_task(reach)
         before = parse_task(page[-1].id)
         if len(kept) == PAGE:
             break

@@ -75,10 +75,8 @@ SELECT u.name, u.plan_tier AS plan, u.window_zone, l.active AS running, l.waitin
                                LIMIT :most) asking) AS asking
   FROM users u
   JOIN lanes l ON l.user_id = u.id
- CROSS JOIN LATERAL (SELECT count(*) AS number,
-                            count(DISTINCT error_fingerprint(t.type, t.failure_reason, t.error)) AS groups
-                       FROM (SELECT d.task_id FROM dead_letters d
+ CROSS JOIN LATERAL (SELECT count(*) AS number, count(DISTINCT letters.fingerprint) AS groups
+                       FROM (SELECT d.fingerprint FROM dead_letters d
                               WHERE d.user_id = u.id AND d.resolution IS NULL
-                              LIMIT :most) letters
-                       JOIN tasks t ON t.id = letters.task_id) dead
+                              LIMIT :most) letters) dead
  WHERE u.id = :user_id;

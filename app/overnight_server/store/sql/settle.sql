@@ -171,8 +171,8 @@ RETURNING t.id, o.is_waiting;
 
 -- name: insert_dead_letters
 -- Insert dead letters for failed tasks, with every attempt that counts.
-INSERT INTO dead_letters (task_id, dag_id, user_id, failure_history, total_cost_usd, poison_pill)
-SELECT t.id, t.dag_id, t.user_id,
+INSERT INTO dead_letters (task_id, dag_id, user_id, fingerprint, failure_history, total_cost_usd, poison_pill)
+SELECT t.id, t.dag_id, t.user_id, error_fingerprint(t.type, t.failure_reason, t.error),
        coalesce((SELECT jsonb_agg(jsonb_build_object(
                            'attempt', a.number, 'epoch', a.epoch, 'agent', a.agent, 'outcome', a.outcome,
                            'error_class', a.error_class, 'error', a.error, 'detail', a.detail,

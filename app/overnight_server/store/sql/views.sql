@@ -32,9 +32,29 @@ SELECT t.*, :max_position AS max_position,
                      CAST(:attempts_from AS int), CAST(:of_wait AS text),
                      CAST(:of_fingerprint AS text)) t
   JOIN lanes l ON l.user_id = t.user_id
- WHERE CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid)
+ WHERE (CAST(:before AS uuid) IS NULL OR t.id < CAST(:before AS uuid))
+   -- As an array: for a range the planner may read the tasks of all users in it.
+   AND (CAST(:reach AS uuid) IS NULL
+        OR t.id = ANY (ARRAY(SELECT id FROM tasks
+                              WHERE user_id = :user_id AND id >= CAST(:reach AS uuid)
+                                AND (CAST(:before AS uuid) IS NULL OR id < CAST(:before AS uuid)))))
+   -- What the states imply, in a form for which there is an index.
+   AND (NOT :is_open OR t.finished_at IS NULL)
+   AND (NOT :is_dead
+        OR t.id = ANY (ARRAY(SELECT task_id FROM dead_letters WHERE user_id = :user_id AND resolution IS NULL)))
  ORDER BY t.id DESC
  LIMIT :limit;
+
+-- name: reach_of_search
+-- The last of the newest tasks of a user, or of those before another one, that a search reads at once; nothing if there
+-- are no more than these.
+SELECT id
+  FROM tasks
+ WHERE user_id = :user_id
+   AND (CAST(:before AS uuid) IS NULL OR id < CAST(:before AS uuid))
+ ORDER BY id DESC
+OFFSET :look
+ LIMIT 1;
 
 -- name: view_some_tasks (not prepared)
 -- Some tasks of a user, by their ids, as `view_tasks` shows them.
@@ -69,50 +89,55 @@ SELECT u.plan_tier AS plan, u.max_concurrent_agents, u.max_task_duration_minutes
  WHERE u.id = :user_id;
 
 -- name: view_dead_letters (not prepared)
+-- The letters are chosen first: with row-level security the planner would begin with all tasks of the user.
 SELECT d.id, d.task_id, d.dag_id, u.name AS user_name, t.title, t.type, t.required_capabilities, t.payload,
-       t.attempts, why.failure_reason, t.error, error_fingerprint(t.type, why.failure_reason, t.error) AS fingerprint,
-       d.failure_history,
+       t.attempts, why.failure_reason, t.error, d.fingerprint, d.failure_history,
        d.total_cost_usd, d.poison_pill, d.dead_lettered_at, d.reviewed, d.resolution, d.resolved_at, d.resolved_by,
        d.note
-  FROM dead_letters d
+  FROM (SELECT *
+          FROM dead_letters d
+         WHERE (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
+           AND (CAST(:tasks AS uuid[]) IS NULL OR d.task_id = ANY (CAST(:tasks AS uuid[])))
+           AND (:resolved OR d.resolution IS NULL)
+           AND (CAST(:fingerprint AS text) IS NULL OR d.fingerprint = CAST(:fingerprint AS text))
+           AND (CAST(:before_id AS bigint) IS NULL OR d.id < CAST(:before_id AS bigint))
+         ORDER BY d.id DESC
+         LIMIT :limit) d
   JOIN tasks t ON t.id = d.task_id
   JOIN users u ON u.id = d.user_id
  -- Of a task that was discarded, the reason for which it had failed.
  CROSS JOIN LATERAL (
     SELECT CASE WHEN t.failure_reason = 'discarded' THEN d.failure_history -> -1 ->> 'error_class'
                 ELSE t.failure_reason END AS failure_reason) why
- WHERE (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
-   AND (CAST(:task_id AS uuid) IS NULL OR d.task_id = CAST(:task_id AS uuid))
-   AND (:resolved OR d.resolution IS NULL)
-   AND (CAST(:fingerprint AS text) IS NULL
-        OR error_fingerprint(t.type, why.failure_reason, t.error) = CAST(:fingerprint AS text))
-   AND (CAST(:before_id AS bigint) IS NULL OR d.id < CAST(:before_id AS bigint))
- ORDER BY d.id DESC
- LIMIT :limit;
+ ORDER BY d.id DESC;
 
 -- name: group_dead_letters (not prepared)
 -- The newest open dead letters by how they failed, the largest group first, with their sums over all groups.
 WITH letters AS (
-    SELECT d.id, d.task_id, d.total_cost_usd, d.dead_lettered_at, t.type, t.failure_reason, t.error,
-           error_fingerprint(t.type, t.failure_reason, t.error) AS fingerprint
+    SELECT d.id, d.task_id, d.total_cost_usd, d.dead_lettered_at, d.fingerprint
       FROM dead_letters d
-      JOIN tasks t ON t.id = d.task_id
      WHERE d.resolution IS NULL
        AND (CAST(:user_id AS uuid) IS NULL OR d.user_id = CAST(:user_id AS uuid))
      ORDER BY d.id DESC
      LIMIT :look
+), groups AS (
+    SELECT fingerprint, max(id) AS newest, count(*) AS count,
+           sum(total_cost_usd) AS total_cost_usd, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
+           array_agg(task_id ORDER BY id DESC) AS task_ids,
+           count(*) OVER () AS all_groups, sum(count(*)) OVER () AS all_letters,
+           sum(sum(total_cost_usd)) OVER () AS all_cost_usd
+      FROM letters
+     WHERE CAST(:fingerprint AS text) IS NULL OR fingerprint = CAST(:fingerprint AS text)
+     GROUP BY fingerprint
+     ORDER BY count(*) DESC, max(id) DESC
+     LIMIT :limit
 )
-SELECT fingerprint, min(type) AS type, min(failure_reason) AS failure_reason,
-       (array_agg(error ORDER BY id DESC))[1] AS error, count(*) AS count,
-       sum(total_cost_usd) AS total_cost_usd, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
-       array_agg(task_id ORDER BY id DESC) AS task_ids,
-       count(*) OVER () AS all_groups, sum(count(*)) OVER () AS all_letters,
-       sum(sum(total_cost_usd)) OVER () AS all_cost_usd
-  FROM letters
- WHERE CAST(:fingerprint AS text) IS NULL OR fingerprint = CAST(:fingerprint AS text)
- GROUP BY fingerprint
- ORDER BY count(*) DESC, max(id) DESC
- LIMIT :limit;
+-- All letters of a group have the type and the reason of its newest.
+SELECT g.fingerprint, t.type, t.failure_reason, t.error, g.count, g.total_cost_usd, g.first_at, g.last_at, g.task_ids,
+       g.all_groups, g.all_letters, g.all_cost_usd
+  FROM groups g
+  JOIN tasks t ON t.id = g.task_ids[1]
+ ORDER BY g.count DESC, g.newest DESC;
 
 -- name: view_attempts (not prepared)
 -- The claims of a task, the latest first. A task without claims gives one row of NULLs; an unknown task
@@ -128,9 +153,10 @@ SELECT a.epoch, a.pool, a.agent, a.granted_seconds, a.claimed_at, a.started_at, 
  LIMIT :limit;
 
 -- name: view_usage_by_day (not prepared)
--- What was charged to a user's current month on each day, less refunds. A correction by an admin is no run.
+-- What was charged to a user's current month on each day, less refunds. A correction by an admin is no run. A run is
+-- charged once in a month (usage_ledger_once), so that charges are counted, which is faster than counting runs.
 SELECT CAST(e.recorded_at AT TIME ZONE 'UTC' AS date) AS day, sum(e.seconds) AS seconds,
-       count(DISTINCT (e.task_id, e.epoch)) FILTER (WHERE e.kind = 'usage') AS runs
+       count(*) FILTER (WHERE e.kind = 'usage') AS runs
   FROM usage_ledger e
   JOIN lanes l ON l.user_id = e.user_id AND l.cycle_started_at = e.period_started_at
  WHERE e.user_id = :user_id
@@ -138,8 +164,8 @@ SELECT CAST(e.recorded_at AT TIME ZONE 'UTC' AS date) AS day, sum(e.seconds) AS 
  ORDER BY 1;
 
 -- name: view_usage_by_type (not prepared)
-SELECT t.type, sum(e.seconds) AS seconds,
-       count(DISTINCT (e.task_id, e.epoch)) FILTER (WHERE e.kind = 'usage') AS runs
+-- The same by type of task.
+SELECT t.type, sum(e.seconds) AS seconds, count(*) FILTER (WHERE e.kind = 'usage') AS runs
   FROM usage_ledger e
   JOIN lanes l ON l.user_id = e.user_id AND l.cycle_started_at = e.period_started_at
   LEFT JOIN tasks t ON t.id = e.task_id
@@ -336,18 +362,20 @@ UNION ALL
 SELECT id, title FROM tasks WHERE user_id = :user_id AND id = ANY (CAST(:tasks AS uuid[]));
 
 -- name: tasks_behind_dead
--- How many tasks ended because these did, and would come back with them; counted up to a limit.
-WITH RECURSIVE behind (id) AS (
-    SELECT e.child_id
-      FROM task_edges e
-      JOIN tasks c ON c.id = e.child_id
-     WHERE e.parent_id = ANY (CAST(:tasks AS uuid[])) AND c.user_id = :user_id
-       AND c.state = 'cancelled' AND c.failure_reason = 'upstream_failed'
+-- How many tasks ended because those of a group did, and would come back with them, by group. `groups` has the group of
+-- each of `tasks`. They are counted up to a limit for all groups together. The subqueries make the planner look up each
+-- edge and each task: it expects many rows behind the recursion, and would read all cancelled tasks instead.
+WITH RECURSIVE behind (of_group, id) AS (
+    SELECT dead.of_group, e.child_id
+      FROM unnest(CAST(:tasks AS uuid[]), CAST(:groups AS text[])) dead(id, of_group)
+     CROSS JOIN LATERAL (SELECT child_id, user_id FROM task_edges WHERE parent_id = dead.id OFFSET 0) e
+     WHERE e.user_id = :user_id
+       AND (SELECT c.state = 'cancelled' AND c.failure_reason = 'upstream_failed' FROM tasks c WHERE c.id = e.child_id)
     UNION
-    SELECT e.child_id
+    SELECT b.of_group, e.child_id
       FROM behind b
-      JOIN task_edges e ON e.parent_id = b.id
-      JOIN tasks c ON c.id = e.child_id
-     WHERE c.state = 'cancelled' AND c.failure_reason IN ('upstream_failed', 'upstream_cancelled')
+     CROSS JOIN LATERAL (SELECT child_id FROM task_edges WHERE parent_id = b.id OFFSET 0) e
+     WHERE (SELECT c.state = 'cancelled' AND c.failure_reason IN ('upstream_failed', 'upstream_cancelled')
+              FROM tasks c WHERE c.id = e.child_id)
 )
-SELECT count(*) AS number FROM (SELECT 1 FROM behind LIMIT :most) counted;
+SELECT of_group, count(*) AS number FROM (SELECT of_group FROM behind LIMIT :most) counted GROUP BY of_group;

@@ -193,8 +193,9 @@ CREATE INDEX tasks_deadline ON tasks (deadline_at, id) WHERE deadline_at IS NOT 
 -- For lists of what ended in a period.
 CREATE INDEX tasks_ended ON tasks (user_id, finished_at) WHERE finished_at IS NOT NULL;
 CREATE UNIQUE INDEX tasks_idempotency ON tasks (user_id, idempotency_key) WHERE idempotency_key IS NOT NULL;
--- For the audit. Without naming states, so that no other statement uses it instead of a better index.
-CREATE INDEX tasks_open ON tasks (user_id) WHERE finished_at IS NULL;
+-- For the audit and for lists of what waits. Without naming states, so that no other statement uses it instead of a
+-- better index.
+CREATE INDEX tasks_open ON tasks (user_id, id) WHERE finished_at IS NULL;
 CREATE INDEX tasks_ready ON tasks (user_id, sort_key, id) WHERE state = 'ready';
 -- Tasks with equal locks are next to each other, so that a claim passes over all that wait for a held lock.
 CREATE INDEX tasks_ready_by_locks ON tasks (user_id, lock_group(locks), sort_key, id) WHERE state = 'ready';

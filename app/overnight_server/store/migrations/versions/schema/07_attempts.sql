@@ -54,12 +54,14 @@ CREATE TABLE stale_results (
 CREATE UNIQUE INDEX stale_results_claim ON stale_results (task_id, epoch);
 CREATE INDEX stale_results_recorded ON stale_results (recorded_at);
 
--- A task that failed for good, with all its attempts, until a person resolves it.
+-- A task that failed for good, with all its attempts, until a person resolves it. `fingerprint` is equal for failures of
+-- the same kind (error_fingerprint); it is kept here so that groups are counted without reading their tasks.
 CREATE TABLE dead_letters (
     id BIGINT GENERATED ALWAYS AS IDENTITY,
     task_id UUID NOT NULL,
     dag_id UUID NOT NULL,
     user_id UUID NOT NULL,
+    fingerprint TEXT NOT NULL,
     failure_history JSONB NOT NULL,
     total_cost_usd NUMERIC(18, 6) NOT NULL,
     poison_pill BOOLEAN DEFAULT false NOT NULL,
@@ -79,6 +81,7 @@ CREATE UNIQUE INDEX dead_letters_open ON dead_letters (task_id) WHERE resolution
 CREATE INDEX dead_letters_task ON dead_letters (task_id);
 CREATE INDEX dead_letters_user ON dead_letters (user_id, id);
 CREATE INDEX dead_letters_open_of_user ON dead_letters (user_id, id) WHERE resolution IS NULL;
+CREATE INDEX dead_letters_open_alike ON dead_letters (user_id, fingerprint, id) WHERE resolution IS NULL;
 
 -- Files and values that a run stored for other tasks or for people, besides its output. A small content is in
 -- the row; a large one is in the artifact store, under its SHA-256.
