@@ -81,9 +81,15 @@ def drain_ours(
     workers: int = 1,
     who: str = US,
     kind: str = "noop",
+    changed_by: Sequence[str] = (),
 ) -> float:
-    """Fill a paused deployment, resume it, and return the tasks that it settled in a second."""
+    """Fill a paused deployment, resume it, and return the tasks that it settled in a second.
+
+    `changed_by` is SQL that changes the empty database first, to measure what a part of it costs.
+    """
     with fresh_deployment(servers, changes) as deployment:
+        for sql in changed_by:
+            deployment.run(sql)
         people = deployment.users(users)
         deployment.pause(paused=True)
         deployment.fill(people, jobs, kind)

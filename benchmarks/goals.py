@@ -76,6 +76,22 @@ GOALS: Sequence[Goal] = (
         "less",
     ),
     Goal(
+        "share of the drain that the history of lives takes",
+        "life-history",
+        "share of the drain that the history takes",
+        0.1,
+        0.05,
+        "less",
+    ),
+    Goal(
+        "slowest page of the dashboard at 1M tasks, p95, ms",
+        "dashboard",
+        "slowest page, p95, ms",
+        None,
+        100,
+        "less",
+    ),
+    Goal(
         "a follower of a log sees a line, p95, seconds",
         "logs",
         "a follower sees a line, p95, seconds",
