@@ -1,6 +1,9 @@
 """Fairness report: how long each user waited, what share of the slots each got, who starves."""
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, RowMapping, func, select
@@ -35,46 +38,68 @@ def fairness(
     `jain` is Jain's index over the users' service: what each user got of an even share of the
     slots while the user had work for them. 1 means perfectly even.
     """
+    facts = db.atomically(
+        lambda tx: _read_facts(tx, claim_settings, since.total_seconds(), starving_after)
+    )
+    # Not in the transaction: for many users this takes longer than a transaction may be idle.
+    return _report(facts, since.total_seconds())
 
-    def work(tx: Connection) -> Fairness:
-        # This query uses the BRIN index on attempts, whose rows are stored in the order of time. A
-        # BRIN index needs bitmap scans, which PLANNER_OPTIONS disables for this role.
-        tx.execute(select(func.set_config("enable_bitmapscan", "on", True)))  # noqa: FBT003 - SQL
-        seconds = _readable_period(tx, since.total_seconds())
-        lanes = {row.name: row for row in tx.execute(statement("lane_limits"))}
-        limits = {name: row.max_active for name, row in lanes.items()}
-        now: datetime = tx.execute(select(func.clock())).scalar_one()
-        until = now.timestamp()
-        spells = _spells(tx, seconds, until, claim_settings.liveness.total_seconds())
-        # The report begins with the first task: the period is sampled at a few hundred moments,
-        # and a short run in a long empty period would fall between two of them.
-        first = min((spell.ready for spell in spells), default=until - seconds)
-        begun = max(until - seconds, min(first, until - SHORTEST_SECONDS))
-        users = [
-            UserShare(
-                **{
-                    **vars(user),
-                    # Only the head of a long queue was read; the lane has the true count.
-                    "waiting": lanes[user.user].ready if user.user in lanes else user.waiting,
-                }
-            )
-            for user in fairness_of_users(spells, limits, begun, until)
-        ]
-        return Fairness(
-            since_at=now - timedelta(seconds=until - begun),
-            until_at=now,
-            is_shortened=seconds < since.total_seconds(),
-            starts=sum(user.started for user in users),
-            longest_wait_seconds=max((user.longest_wait for user in users), default=0.0),
-            jain=jain([user.service for user in users if user.service is not None]),
-            users=users,
-            starving=sorted(
-                starving_users(tx, claim_settings, starving_after).values(),
-                key=lambda user: -user.waited_seconds,
-            )[:MOST_STARVING],
+
+@dataclass(frozen=True)
+class _FairnessFacts:
+    """What a report is computed from; `seconds` is the period that could be read."""
+
+    seconds: float
+    now: datetime
+    lanes: Mapping[str, Any]
+    spells: Sequence[TaskInterval]
+    starving: Sequence[StarvingUser]
+
+
+def _read_facts(
+    tx: Connection, claim_settings: ClaimSettings, seconds: float, starving_after: timedelta
+) -> _FairnessFacts:
+    # This query uses the BRIN index on attempts, whose rows are stored in the order of time. A
+    # BRIN index needs bitmap scans, which PLANNER_OPTIONS disables for this role.
+    tx.execute(select(func.set_config("enable_bitmapscan", "on", True)))  # noqa: FBT003 - SQL
+    seconds = _readable_period(tx, seconds)
+    lanes = {row.name: row for row in tx.execute(statement("lane_limits"))}
+    now: datetime = tx.execute(select(func.clock())).scalar_one()
+    starving = starving_users(tx, claim_settings, starving_after).values()
+    # Last, because its history of holds is computed while the transaction is open.
+    liveness_seconds = claim_settings.liveness.total_seconds()
+    spells = _spells(tx, seconds, now.timestamp(), liveness_seconds)
+    return _FairnessFacts(seconds, now, lanes, spells, list(starving))
+
+
+def _report(facts: _FairnessFacts, wanted_seconds: float) -> Fairness:
+    seconds, lanes, spells, now = facts.seconds, facts.lanes, facts.spells, facts.now
+    limits = {name: row.max_active for name, row in lanes.items()}
+    until = now.timestamp()
+    # The report begins with the first task: the period is sampled at a few hundred moments,
+    # and a short run in a long empty period would fall between two of them.
+    first = min((spell.ready for spell in spells), default=until - seconds)
+    begun = max(until - seconds, min(first, until - SHORTEST_SECONDS))
+    users = [
+        UserShare(
+            **{
+                **vars(user),
+                # Only the head of a long queue was read; the lane has the true count.
+                "waiting": lanes[user.user].ready if user.user in lanes else user.waiting,
+            }
         )
-
-    return db.atomically(work)
+        for user in fairness_of_users(spells, limits, begun, until)
+    ]
+    return Fairness(
+        since_at=now - timedelta(seconds=until - begun),
+        until_at=now,
+        is_shortened=seconds < wanted_seconds,
+        starts=sum(user.started for user in users),
+        longest_wait_seconds=max((user.longest_wait for user in users), default=0.0),
+        jain=jain([user.service for user in users if user.service is not None]),
+        users=users,
+        starving=sorted(facts.starving, key=lambda user: -user.waited_seconds)[:MOST_STARVING],
+    )
 
 
 def _readable_period(tx: Connection, seconds: float) -> float:

@@ -164,14 +164,15 @@ SELECT CAST(e.recorded_at AT TIME ZONE 'UTC' AS date) AS day, sum(e.seconds) AS 
  ORDER BY 1;
 
 -- name: view_usage_by_type (not prepared)
--- The same by type of task.
-SELECT t.type, sum(e.seconds) AS seconds, count(*) FILTER (WHERE e.kind = 'usage') AS runs
-  FROM usage_ledger e
-  JOIN lanes l ON l.user_id = e.user_id AND l.cycle_started_at = e.period_started_at
-  LEFT JOIN tasks t ON t.id = e.task_id
- WHERE e.user_id = :user_id
- GROUP BY t.type
- ORDER BY seconds DESC, t.type;
+-- The same by type of task. As a subquery: with row-level security a join would read all tasks of the user first.
+SELECT type, sum(seconds) AS seconds, count(*) FILTER (WHERE kind = 'usage') AS runs
+  FROM (SELECT (SELECT t.type FROM tasks t WHERE t.id = e.task_id) AS type, e.seconds, e.kind
+          FROM usage_ledger e
+          JOIN lanes l ON l.user_id = e.user_id AND l.cycle_started_at = e.period_started_at
+         WHERE e.user_id = :user_id
+        OFFSET 0) e
+ GROUP BY type
+ ORDER BY seconds DESC, type;
 
 -- name: view_workers
 SELECT count(*) AS workers, coalesce(sum(slots), 0) AS slots
