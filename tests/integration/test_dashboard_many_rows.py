@@ -2,6 +2,7 @@
 
 import pytest
 
+from overnight_server.control.keys import issue
 from overnight_server.insight import tasks
 from tests.support.browser import Browser
 from tests.support.night import Night
@@ -71,6 +72,20 @@ def test_tabs_for_which_there_is_an_index_show_tasks_of_any_age(
 
     assert title in page.text
     assert "Search older tasks" not in page.text
+
+
+def test_keys_are_listed_by_pages(browser: Browser, night: Night) -> None:
+    for number in range(60):
+        issue(night.deployment.app, night.user, name=f"machine {number}")
+    first = browser.open("/keys")
+    [older] = [link for link in first.links if "before=" in link]
+    second = browser.open(older)
+
+    assert "machine 59" in first.text
+    assert "machine 0" not in first.text
+    assert "machine 0" in second.text
+    [revoke] = [link for link in second.links if link.endswith("/revoke")][-1:]
+    assert "laptop" in browser.open(revoke).text
 
 
 def test_a_report_that_takes_long_is_made_once_in_a_while(browser: Browser) -> None:

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Row, and_, or_, select
+from sqlalchemy.orm import aliased
 
 from overnight.errors import UserNotFound
 from overnight.models.account import Window
@@ -162,8 +163,18 @@ def _window(row: Row[*tuple[Any, ...]]) -> Window | None:
     )
 
 
-def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MAX_KEYS) -> list[UserApiKey]:
-    """Return the API keys of one user or of all, newest first, at most `limit`."""
+def list_keys(
+    db: Db,
+    user_id: UserId | None = None,
+    *,
+    key_id: str | None = None,
+    before: str | None = None,
+    limit: int = MAX_KEYS,
+) -> list[UserApiKey]:
+    """Return the API keys of one user or of all, newest first, at most `limit`.
+
+    `key_id` selects one key; `before` is a key whose place in this order the list begins after.
+    """
     query = (
         select(
             ApiKeyRow.id,
@@ -184,5 +195,14 @@ def list_keys(db: Db, user_id: UserId | None = None, *, limit: int = MAX_KEYS) -
     )
     if user_id is not None:
         query = query.where(ApiKeyRow.user_id == user_id)
+    if key_id is not None:
+        query = query.where(ApiKeyRow.id == key_id)
+    if before is not None:
+        last = aliased(ApiKeyRow)
+        is_after = or_(
+            ApiKeyRow.created_at < last.created_at,
+            and_(ApiKeyRow.created_at == last.created_at, ApiKeyRow.id > last.id),
+        )
+        query = query.join(last, last.id == before).where(is_after)
     rows = db.atomically(lambda tx: tx.execute(query).mappings().all())
     return [UserApiKey(**row) for row in rows]

@@ -1,11 +1,11 @@
 """Keys: who may call the API, what each key may do, and when it was last used."""
 
 from datetime import timedelta
+from urllib.parse import urlencode
 
 from starlette.responses import Response
 
 from overnight.errors import InvalidRequest, KeyNotFound, UserNotFound
-from overnight.models.keys import UserApiKey
 from overnight.models.scopes import SCOPES
 from overnight_server.control.keys import issue, key_id_of, revoke, rotate
 from overnight_server.dashboard.screen import Screen
@@ -16,13 +16,22 @@ from overnight_server.store.db import Db
 
 screen = Screen("keys")
 MOST_DAYS = 3650
+PAGE = 50
 
 
 @screen.page("/keys", scope="keys:read")
 def show_keys(visit: Visit) -> Response:
     """Show the user's keys; for admins, those of all users."""
+    before = visit.query("before")
+    keys = list_keys(_db(visit), _whose(visit), before=before or None, limit=PAGE + 1)
     return visit.page(
-        "keys_page.html", title="Keys", place="keys", keys=_known(visit), scopes=SCOPES
+        "keys_page.html",
+        title="Keys",
+        place="keys",
+        keys=keys[:PAGE],
+        older=f"/keys?{urlencode({'before': keys[PAGE - 1].id})}" if len(keys) > PAGE else "",
+        is_first=not before,
+        scopes=SCOPES,
     )
 
 
@@ -55,10 +64,10 @@ def rotate_key(visit: Visit, key_id: str) -> Response:
 @screen.page("/keys/{key_id}/revoke", scope="keys:read")
 def ask_revoke(visit: Visit, key_id: str) -> Response:
     """Ask before a key is revoked."""
-    found = next((key for key in _known(visit) if key.id == key_id), None)
-    if found is None:
+    found = list_keys(_db(visit), _whose(visit), key_id=key_id)
+    if not found:
         raise KeyNotFound
-    return visit.page("key_revoke.html", title="Revoke?", place="keys", key=found)
+    return visit.page("key_revoke.html", title="Revoke?", place="keys", key=found[0])
 
 
 @screen.act("/keys/{key_id}/revoke", scope="keys:write")
@@ -73,10 +82,9 @@ def _db(visit: Visit) -> Db:
     return visit.admin_db if visit.is_admin else visit.db
 
 
-def _known(visit: Visit) -> list[UserApiKey]:
-    if visit.is_admin:
-        return list_keys(visit.admin_db)
-    return list_keys(visit.db, visit.user_id)
+def _whose(visit: Visit) -> UserId | None:
+    """Return whose keys are shown: the user's own; for admins, those of all."""
+    return None if visit.is_admin else visit.user_id
 
 
 def _owner(visit: Visit) -> UserId:
