@@ -629,6 +629,9 @@ def _values(connection: Connection) -> dict[str, Any]:
         "starts": True,
         "own": True,
         "offline": False,
+        # A list of all tasks, as far back as there are any.
+        **dict.fromkeys(("only_open", "only_dead"), False),
+        "reach": None,
         "horizon": 3600,
         "step": 0.1,
         **dict.fromkeys(("after", "until", "row_id"), 100),

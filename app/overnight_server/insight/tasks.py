@@ -115,8 +115,8 @@ def list_tasks(
     params = {
         **selection.parameters,
         "reach": reach,
-        "is_open": selection.states is not None and selection.states <= OPEN,
-        "is_dead": selection.states == DEAD,
+        "only_open": selection.states is not None and selection.states <= OPEN,
+        "only_dead": selection.states == DEAD,
         "user_id": user_id,
         "before": before,
         "limit": limit,
@@ -131,12 +131,11 @@ def reach_of_search(
 ) -> TaskId | None:
     """Return how far back a page of a search may read, so that its time does not grow with tasks.
 
-    None means to the end: there are not many more tasks, or an index finds those of the states. A
-    search that matches few tasks goes on from there with the next page.
+    None means to the end: there are not many more tasks, or an index finds those of the states or
+    of the graph. A search that matches few tasks goes on from there with the next page.
     """
-    by_index = selection.criteria == ALL and (
-        selection.states is None or selection.states <= OPEN or selection.states == DEAD
-    )
+    by_state = selection.states is None or selection.states <= OPEN or selection.states == DEAD
+    by_index = selection.criteria.of_dag is not None or (selection.criteria == ALL and by_state)
     if by_index:
         return None
     params = {"user_id": user_id, "before": before, "look": MOST_SEARCHED}

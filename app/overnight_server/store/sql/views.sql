@@ -39,8 +39,8 @@ SELECT t.*, :max_position AS max_position,
                               WHERE user_id = :user_id AND id >= CAST(:reach AS uuid)
                                 AND (CAST(:before AS uuid) IS NULL OR id < CAST(:before AS uuid)))))
    -- What the states imply, in a form for which there is an index.
-   AND (NOT :is_open OR t.finished_at IS NULL)
-   AND (NOT :is_dead
+   AND (NOT :only_open OR t.finished_at IS NULL)
+   AND (NOT :only_dead
         OR t.id = ANY (ARRAY(SELECT task_id FROM dead_letters WHERE user_id = :user_id AND resolution IS NULL)))
  ORDER BY t.id DESC
  LIMIT :limit;
