@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote, quote_plus
 
 MASK = "***"
@@ -22,11 +22,13 @@ _NAMED_PASSWORD = re.compile(
 )
 _CREDENTIALS = re.compile(r"(?P<head>\b(?:bearer|basic)\s+)[\w.~+/=-]{8,}", re.IGNORECASE)
 # A text without these words has no match. To look for a word takes a hundredth of the time that a
-# pattern takes, and most texts have none of them.
-_PATTERNS_WITH_WORDS = (
-    (_URL_PASSWORD, ("://",)),
-    (_NAMED_PASSWORD, ("password=", "passwd=")),
-    (_CREDENTIALS, ("bearer", "basic")),
+# pattern takes, and most texts have none of them. What is masked does not match again.
+_PATTERN_BY_WORD = (
+    ("://", _URL_PASSWORD),
+    ("password=", _NAMED_PASSWORD),
+    ("passwd=", _NAMED_PASSWORD),
+    ("bearer", _CREDENTIALS),
+    ("basic", _CREDENTIALS),
 )
 # Where Postgres quotes data on the lines after its message: the row that violates a constraint, a
 # duplicate key, the position in a statement or in JSON.
@@ -96,8 +98,7 @@ def _holds_secret(name: str, inner: object) -> bool:
 
 
 def _mask_known(text: str) -> str:
-    # The longest first, because one secret may be part of another.
-    for value in sorted(_secrets, key=len, reverse=True):
+    for value in _forms(frozenset(_secrets)).longest_first:
         text = text.replace(value, MASK)
     return text
 
@@ -138,8 +139,8 @@ def mask_credentials(text: str) -> str:
     'Authorization: Bearer ***'
     """
     lowered = _lowered(text)
-    for pattern, words in _PATTERNS_WITH_WORDS:
-        if any(word in lowered for word in words):
+    for word, pattern in _PATTERN_BY_WORD:
+        if word in lowered:
             text = pattern.sub(rf"\g<head>{MASK}", text)
     return text
 
@@ -182,10 +183,7 @@ class StreamMask:
         if not _secrets:
             return part
         text = self._held_back + part
-        cut = min((_begin_of(secret, text) for secret in _secrets), default=len(text))
-        for known in _pattern(frozenset(_secrets)).finditer(text):
-            if known.start() < cut < known.end():
-                cut = known.start()
+        cut = _end_of_known(text, _forms(frozenset(_secrets)))
         self._held_back = text[cut:]
         return _mask_known(text[:cut])
 
@@ -195,14 +193,37 @@ class StreamMask:
         return _mask_known(rest)
 
 
+class _Forms(NamedTuple):
+    """The known secrets as the searches need them."""
+
+    # One secret may be part of another.
+    longest_first: tuple[str, ...]
+    characters: frozenset[str]
+    pattern: re.Pattern[str]
+
+
+@lru_cache(maxsize=4)
+def _forms(secrets: frozenset[str]) -> _Forms:
+    longest_first = tuple(sorted(secrets, key=len, reverse=True))
+    pattern = re.compile("|".join(map(re.escape, longest_first)))
+    return _Forms(longest_first, frozenset("".join(secrets)), pattern)
+
+
+def _end_of_known(text: str, forms: _Forms) -> int:
+    """Return where a text ends that no further part can change: before what may begin a secret."""
+    # Most parts end with the end of a line, which is in no secret.
+    if text[-1:] not in forms.characters:
+        return len(text)
+    cut = min(_begin_of(secret, text) for secret in forms.longest_first)
+    for known in forms.pattern.finditer(text):
+        if known.start() < cut < known.end():
+            cut = known.start()
+    return cut
+
+
 def _begin_of(secret: str, text: str) -> int:
     """Return where an unfinished secret begins at the end of a text; else the text's length."""
     start = text.find(secret[0], max(0, len(text) - len(secret) + 1))
     while start != -1 and not secret.startswith(text[start:]):
         start = text.find(secret[0], start + 1)
     return len(text) if start == -1 else start
-
-
-@lru_cache(maxsize=4)
-def _pattern(secrets: frozenset[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(re.escape, sorted(secrets, key=len, reverse=True))))

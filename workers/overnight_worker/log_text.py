@@ -19,12 +19,19 @@ class LogText:
         self._longest_line = longest_line
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._mask = StreamMask()
+        # The line so far, and the part of it that is not masked yet.
         self._line = ""
+        self._unmasked = ""
 
     def feed(self, part: bytes | str) -> str:
         """Return the lines that a part completes, with secrets masked; often none."""
         text = self._decoder.decode(part) if isinstance(part, bytes) else part
-        self._line += self._mask.feed(_storable(text))
+        self._unmasked += text
+        # `print` writes a line in two parts or more; it is masked once.
+        if not ("\n" in text or "\r" in text or self._is_long()):
+            return ""
+        self._line += self._mask.feed(_storable(self._unmasked))
+        self._unmasked = ""
         end = max(self._line.rfind("\n"), self._line.rfind("\r")) + 1
         if len(self._line) - end > self._longest_line:
             end = len(self._line)
@@ -33,10 +40,13 @@ class LogText:
 
     def rest(self) -> str:
         """Return the line that is not complete: the stream has ended."""
-        text = _storable(self._decoder.decode(b"", final=True))
+        text = _storable(self._unmasked + self._decoder.decode(b"", final=True))
         rest = self._line + self._mask.feed(text) + self._mask.rest()
-        self._line = ""
+        self._line = self._unmasked = ""
         return mask_credentials(rest)
+
+    def _is_long(self) -> bool:
+        return len(self._line) + len(self._unmasked) > self._longest_line
 
 
 def _storable(text: str) -> str:
