@@ -44,7 +44,7 @@ def test_a_search_that_matches_few_tasks_goes_on_with_the_next_page(
 ) -> None:
     monkeypatch.setattr(tasks, "MOST_SEARCHED", 1)
     page = browser.open("/tasks?tab=cancelled")
-    assert "None of the newest tasks matches this search." in page.text
+    assert "None of the latest tasks matches this search." in page.text
 
     seen = 0
     while "An old idea" not in page.text:
