@@ -39,8 +39,9 @@ LIMITS: Final = {
     # To Redis six as a worker, one for wake-ups, and those that Celery keeps for remote control.
     "maintenance": ConnectionLimit(postgres=2, redis=12),
     "beat": ConnectionLimit(postgres=0, redis=2),
-    # The main process opens a connection to Postgres for each statement and closes it.
-    "worker": ConnectionLimit(postgres=1, redis=6, postgres_per_child=2, redis_per_child=3),
+    # The main process opens a connection to Postgres for each statement and closes it. To Redis it
+    # has six, and those that Celery keeps for remote control.
+    "worker": ConnectionLimit(postgres=1, redis=8, postgres_per_child=2, redis_per_child=3),
     # To Postgres one for each thread, to Redis those of wake-ups and of requests to cancel.
     "agent-driver": ConnectionLimit(postgres=4, redis=3),
     HTTP_AGENTS: ConnectionLimit(postgres=0, redis=0),
