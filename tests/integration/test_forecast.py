@@ -222,6 +222,7 @@ def test_a_paused_task_has_no_forecast_until_it_is_resumed(deployment: Deploymen
 
 
 def test_a_task_beyond_the_nights_budget_waits_for_the_next_night(deployment: Deployment) -> None:
+    deployment.move_clock_to_hour(12)
     deployment.agent()
     add_durations(deployment, minutes=10)
     user = deployment.user(night_budget_usd=3)

@@ -34,7 +34,7 @@ def test_a_dead_letter_is_told_to_the_subscribed_channels_of_its_owner(
     user, other = deployment.user(), deployment.user()
     channels = {add_channel(deployment, user), add_channel(deployment, user, "task.dead_lettered")}
     add_channel(deployment, user, "dag.finished")
-    add_channel(deployment, user, removed_at="2026-01-01")
+    add_channel(deployment, user, removed_at="2026-01-01", secret=None)
     add_channel(deployment, other)
 
     task = fail(deployment, user)
@@ -110,8 +110,8 @@ def test_a_poison_task_is_told_once_also_to_those_who_asked_for_dead_letters(
 
     deployment.run(
         "INSERT INTO dead_letters"
-        " (task_id, dag_id, user_id, failure_history, total_cost_usd, poison_pill)"
-        " SELECT id, dag_id, user_id, '[]', 0, true FROM tasks WHERE id = :id",
+        " (task_id, dag_id, user_id, fingerprint, failure_history, total_cost_usd, poison_pill)"
+        " SELECT id, dag_id, user_id, 'boom', '[]', 0, true FROM tasks WHERE id = :id",
         id=task,
     )
 

@@ -129,6 +129,15 @@ class Deployment:
         with self.owner.engine.begin() as tx:
             tx.execute(text(sql), values)
 
+    def move_clock_to_hour(self, hour: int) -> None:
+        """Move the database's clock to the next time of day in UTC, so that no night ends soon.
+
+        Without a window, a night is a day in UTC.
+        """
+        row = self.one("SELECT clock() - date_trunc('day', clock(), 'UTC') AS since_midnight")
+        since_midnight: timedelta = row["since_midnight"]
+        self.move_clock((timedelta(hours=hour) - since_midnight) % timedelta(days=1))
+
     def set_clock(self, at: datetime) -> None:
         """Stop the database's clock at an instant."""
         self.run(

@@ -26,8 +26,6 @@ from tests.support.deployment import LEASE, LOOSE, Deployment
 from tests.support.graphs import begin, dag_of
 
 MINUTE = timedelta(minutes=1)
-HOUR = timedelta(hours=1)
-DAY = timedelta(days=1)
 #: Text that would be markup, if a page did not escape it.
 MARKUP = "<script>alert(1)</script><img src=x onerror=alert(1)>\"'"
 TYPES = ("code", "translate", "survey", "echo")
@@ -71,7 +69,7 @@ def connected(url: str) -> Iterator[Deployment]:
 
 def play_night(deployment: Deployment, user: UserId) -> Night:
     """Submit and run the tasks of one night; the clock of the database moves with them."""
-    deployment.move_clock(_until_morning(deployment))
+    deployment.move_clock_to_hour(8)
     deployment.agent(slots=4, types=TYPES)
     drafts = [
         NewTask(title, "code", name=name, locks=["repo:billing"] if name == "port" else ())
@@ -106,16 +104,6 @@ def play_night(deployment: Deployment, user: UserId) -> Night:
     _report(deployment, port)
     deployment.agent(slots=4, types=TYPES)
     return night
-
-
-def _until_morning(deployment: Deployment) -> timedelta:
-    """Return how long it is until the next 8:00 UTC: without a window, a night is a day in UTC.
-
-    So all tasks belong to one night, at whatever time of day the tests run.
-    """
-    row = deployment.one("SELECT clock() - date_trunc('day', clock(), 'UTC') AS since_midnight")
-    since_midnight: timedelta = row["since_midnight"]
-    return (8 * HOUR - since_midnight) % DAY
 
 
 def _fail_chapters(night: Night) -> None:
