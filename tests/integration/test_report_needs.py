@@ -139,6 +139,23 @@ def test_tasks_that_no_worker_can_run_are_not_counted_too_low(
     assert cut.title == "At least 2 tasks cannot start: no worker has a handler for the type"
 
 
+def test_of_a_night_with_too_many_open_tasks_as_many_are_read_as_the_plan_has_slots(
+    owner: ApiUser, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deployment.agent(types=["echo"])
+    for number in range(15):
+        deployment.task(owner.user, title=f"task {number}", type="survey")
+    monkeypatch.setattr("overnight_server.insight.night.MAX_TASKS", 12)
+    monkeypatch.setattr("overnight_server.insight.night.SOME_OPEN", 1)
+
+    report = report_of(deployment, owner.user)
+
+    [need] = report.needs
+    assert need.title == "At least 10 tasks cannot start: no worker has a handler for the type"
+    assert report.night.is_partial
+    assert report.night.tally.waiting == 15
+
+
 def test_dependents_of_all_tasks_of_a_group_are_counted(
     owner: ApiUser, deployment: Deployment
 ) -> None:

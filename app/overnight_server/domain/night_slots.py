@@ -7,7 +7,7 @@ task is left was empty because nothing was queued.
 """
 
 from bisect import bisect_right
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -55,16 +55,17 @@ class WaitingTasks:
                 for begin, end in clip([(segment.since, segment.until)], since, until):
                     changes += [(begin, segment.code.value, 1), (end, segment.code.value, -1)]
         changes.sort(key=lambda change: change[0])
-        counts: Counter[str] = Counter()
+        counts: dict[str, int] = defaultdict(int)
         self._instants: list[datetime] = []
         self._counts: list[dict[str, int]] = []
         for at, code, change in changes:
             counts[code] += change
+            positive = {code: number for code, number in counts.items() if number > 0}
             if self._instants and self._instants[-1] == at:
-                self._counts[-1] = dict(+counts)
+                self._counts[-1] = positive
             else:
                 self._instants.append(at)
-                self._counts.append(dict(+counts))
+                self._counts.append(positive)
 
     def at(self, instant: datetime) -> Mapping[str, int]:
         """Return how many tasks waited at an instant, by reason code."""

@@ -36,8 +36,11 @@ from overnight_server.store.statements import statement
 from overnight_server.store.windows import window_of
 
 Row = Mapping[str, Any]
-# Of a night with more tasks the first are read; the causes of idle slots may then be unknown.
+# Of a night with more tasks that ended, or that are open, only some are read; the causes of idle
+# slots may then be unknown. So many of the ended are listed, and the open ones that are read are
+# at least as many as the plan has slots.
 MAX_TASKS = 250
+SOME_ENDED, SOME_OPEN = 100, 100
 # Of a night with more runs the slots show only when they were busy: runs that follow each other
 # closely are one.
 MAX_RUNS = 600
@@ -92,32 +95,33 @@ def read_night(
         longest=timedelta(seconds=user["max_task_seconds"]),
         liveness=liveness,
     )
-    ids, is_partial = _task_ids(tx, user_id, opens_at, report_until)
+    ids, is_partial = _task_ids(tx, user, opens_at, report_until)
     lives = read_lives(tx, user_id, ids, liveness=liveness, period=period)
     is_partial = is_partial or period.is_partial
     waiting = WaitingTasks((life.segments for life in lives), opens_at, until)
     longest = timedelta(seconds=user["max_task_seconds"]) + GRACE
-    runs = _runs(tx, user_id, (opens_at, until), longest)
-    is_busy = len(runs) > MAX_RUNS
-    shown = allot(_runs_in(period.runs if is_busy else runs, opens_at, until))
+    held_runs = _runs_in(period.runs, opens_at, until)
+    is_busy = len(held_runs) > MAX_RUNS
+    shown = allot(
+        held_runs
+        if is_busy
+        else _runs_in(_runs(tx, user_id, (opens_at, until), longest), opens_at, until)
+    )
+    open_slots = _open_slots(period, opens_at, until)
     slots = fill_slots(
         merge_runs(shown, (until - opens_at) / MAX_PIECES) if is_busy else shown,
-        _open_slots(period, opens_at, until),
+        open_slots,
         waiting,
         is_partial=is_partial,
     )
     markers = list(_markers(tx, user_id, period, (opens_at, until), longest))
-    plan_seconds = sum(
-        (end - begin).total_seconds() * count
-        for begin, end, count in _open_slots(period, opens_at, until)
-    )
+    plan_seconds = sum((end - begin).total_seconds() * count for begin, end, count in open_slots)
     work = sum(part.seconds for slot in slots for part in slot if part.run is not None)
     idle = [part for slot in slots for part in slot if part.run is None]
     held = sum(
         (end - begin).total_seconds()
-        for since, last, _ in _runs_in(period.runs, opens_at, until)
-        for open_at, close_at, _ in _open_slots(period, opens_at, until)
-        for begin, end in clip([(since, last)], open_at, close_at)
+        for open_at, close_at, _ in open_slots
+        for begin, end in clip([run[:2] for run in held_runs], open_at, close_at)
     )
     return NightFacts(
         UserNight(
@@ -162,19 +166,25 @@ def _bounds(window: NightWindow | None, day: date) -> tuple[datetime, datetime, 
 
 
 def _task_ids(
-    tx: Connection, user_id: UserId, since: datetime, until: datetime
+    tx: Connection, user: Row, since: datetime, until: datetime
 ) -> tuple[list[UUID], bool]:
-    params = {"user_id": user_id, "from_at": since, "to_at": until, "limit": MAX_TASKS + 1}
-    rows = tx.execute(statement("night_tasks"), params).all()
-    of_kind = [[row.id for row in rows if row.is_open is is_open] for is_open in (False, True)]
-    ids = [task_id for some in of_kind for task_id in some[:MAX_TASKS]]
-    return ids, any(len(some) > MAX_TASKS for some in of_kind)
+    """Return the tasks to read, and whether there are more."""
+    period = {"user_id": user["user_id"], "from_at": since, "to_at": until}
+    rows = tx.execute(statement("night_tasks"), {**period, "limit": MAX_TASKS + 1}).all()
+    ended = [row.id for row in rows if not row.is_open]
+    still_open = [row.id for row in rows if row.is_open]
+    is_partial = max(len(ended), len(still_open)) > MAX_TASKS
+    if len(ended) > MAX_TASKS:
+        ended = ended[: min(SOME_ENDED, MAX_TASKS)]
+    if len(still_open) > MAX_TASKS:
+        still_open = still_open[: min(max(SOME_OPEN, user["max_active"]), MAX_TASKS)]
+    return ended + still_open, is_partial
 
 
 def _runs(tx: Connection, user_id: UserId, period: Period, longest: timedelta) -> list[Row]:
-    """Return the newest runs of a period with their titles, at most one more than are shown."""
+    """Return the newest runs of a period with their titles, as many as are shown."""
     params = {"user_id": user_id, "from_at": period[0], "to_at": period[1]}
-    limits = {"longest": longest.total_seconds(), "limit": MAX_RUNS + 1}
+    limits = {"longest": longest.total_seconds(), "limit": MAX_RUNS}
     rows = tx.execute(statement("night_runs"), {**params, **limits}).mappings()
     return [dict(row) for row in rows]
 
