@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil
+from operator import add
 from statistics import median
 from typing import TypeVar
 
@@ -217,26 +218,27 @@ def _demands(
     computed how many could run together: one if no other task with locks is ready, and at least as
     many as ran.
     """
+    # Lists are combined by `map`: a report of many users has millions of moments.
     loose: dict[str, list[int]] = defaultdict(moments.blank)
-    locked: dict[str, list[int]] = defaultdict(moments.blank)
-    wide: dict[str, list[int]] = defaultdict(moments.blank)
+    locked: dict[str, list[int]] = {}
+    wide: dict[str, list[int]] = {}
     for (user, lock), steps in ready_steps.items():
-        total = (loose if lock is None else wide if lock == WIDE else locked)[user]
-        for moment, count in enumerate(accumulate(steps)):
-            total[moment] += count if lock is None else min(count, 1)
-    return {
-        user: [
-            max(free + max(keys, one), ran)
-            for free, keys, one, ran in zip(
-                loose[user],
-                locked[user],
-                wide[user],
-                active.get(user) or moments.blank(),
-                strict=True,
-            )
-        ]
-        for user in dict.fromkeys(user for user, _ in ready_steps)
-    }
+        counts = accumulate(steps)
+        if lock is None:
+            loose[user] = list(counts)
+            continue
+        held = [min(count, 1) for count in counts]
+        of_locks = wide if lock == WIDE else locked
+        of_locks[user] = list(map(add, of_locks[user], held)) if user in of_locks else held
+    demand = {}
+    for user in dict.fromkeys(user for user, _ in ready_steps):
+        could = loose[user]
+        with_locks = [locks[user] for locks in (locked, wide) if user in locks]
+        if with_locks:
+            most = with_locks[0] if len(with_locks) == 1 else list(map(max, *with_locks))
+            could = list(map(add, could, most))
+        demand[user] = list(map(max, could, active[user])) if user in active else could
+    return demand
 
 
 class _Moments:
