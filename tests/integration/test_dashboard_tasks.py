@@ -10,6 +10,7 @@ from urllib.parse import urlencode
 import pytest
 
 from overnight_server.control.keys import issue
+from overnight_server.dashboard.screens import tasks
 from overnight_server.domain.ids import show_dag, show_task
 from tests.support.api_user import serve_api
 from tests.support.browser import Browser
@@ -173,6 +174,28 @@ def test_all_that_match_are_retried_by_an_operation(browser: Browser, night: Nig
     assert browser.toast() == "The operation has started."
     [row] = night.deployment.rows("SELECT action, total FROM bulk_operations")
     assert dict(row) == {"action": "retry", "total": 2}
+
+
+def test_very_many_tasks_that_match_are_counted_only_so_far(
+    browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = browser.open("/tasks/all").text
+    monkeypatch.setattr(tasks, "MOST_COUNTED", 3)
+    monkeypatch.setattr(tasks, "MOST_UNTYPED", 2)
+
+    page = browser.open("/tasks/all")
+    browser.press(page, "/tasks/all", act="cancel", number="2")
+
+    assert "+" not in whole[: whole.index("would change")]
+    assert "3+ tasks match, 3+ would change" in page.text
+    assert "Type 3 to go on: there are more than that" in page.text
+    assert browser.toast() == "Type 3 to change that many tasks. Nothing was changed."
+    browser.press(page, "/tasks/all", act="cancel", number="3")
+    assert browser.toast() == "The operation has started."
+
+
+def test_an_action_that_fits_no_selected_task_would_change_none(browser: Browser) -> None:
+    assert "2 tasks match, 0 would change" in browser.open("/tasks/all?q=state:dead").text
 
 
 def test_a_row_is_rendered_again_as_a_part(browser: Browser, night: Night) -> None:

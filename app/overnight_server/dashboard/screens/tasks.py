@@ -68,6 +68,8 @@ PAGE = 50
 MOST_LOOKS = 10
 #: A number that must be typed before more tasks are changed at once.
 MOST_UNTYPED = 100
+#: Of more tasks the page says only that there are more, because it takes long to count them.
+MOST_COUNTED = 10_000
 TABS = (
     ("", "All"),
     ("waiting", "Waiting"),
@@ -183,7 +185,8 @@ def ask_all(visit: Visit) -> Response:
     if act not in VERBS:
         act = "cancel"
     if not problem:
-        counted = preview(visit.db, visit.user_id, _order(act, search, name, 3))
+        order = _order(act, search, name, 3)
+        counted = preview(visit.db, visit.user_id, order, most=MOST_COUNTED + 1)
     return visit.page(
         "tasks_all.html",
         title="All tasks that match",
@@ -197,6 +200,7 @@ def ask_all(visit: Visit) -> Response:
         sample=[show_task(task_id) for task_id in counted.sample] if counted else [],
         priorities=PRIORITIES,
         must_type=counted is not None and counted.applies > MOST_UNTYPED,
+        most=MOST_COUNTED,
     )
 
 
@@ -212,8 +216,10 @@ def act_on_all(visit: Visit) -> Response:
         int(visit.value("priority")) if visit.value("priority") in {"1", "2", "3", "4"} else 3
     )
     order = _order(act, search, name, priority)
-    applies = preview(visit.db, visit.user_id, order).applies
-    if applies > MOST_UNTYPED and visit.value("number").replace(",", "") != str(applies):
+    counted = preview(visit.db, visit.user_id, order, most=MOST_COUNTED + 1)
+    applies = min(counted.applies, MOST_COUNTED)
+    typed = visit.value("number").replace(",", "").removesuffix("+")
+    if applies > MOST_UNTYPED and typed != str(applies):
         return visit.refused(f"Type {applies} to change that many tasks. Nothing was changed.")
     started = start(visit.db, visit.user_id, order, actor=visit.actor, key_id=visit.caller.key_id)
     to = f"/bulk/{show_bulk(started.bulk_id)}" if "bulk" in visit.places else "/tasks"

@@ -15,6 +15,33 @@ SELECT count(*) AS total,
                       CAST(:attempts_from AS int), CAST(:of_wait AS text),
                       CAST(:of_fingerprint AS text)) c;
 
+-- name: count_some_selected_tasks (not prepared)
+-- The same, as far as `most` of each: a count of all tasks of a user who has very many takes a second. `changeable`
+-- are the states in which the action applies, of those that are selected. With `only_open` they are those of
+-- open tasks, which an index finds.
+SELECT (SELECT count(*)
+          FROM (SELECT 1
+                  FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                              CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                              CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
+                              CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
+                              CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
+                              CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                              CAST(:of_fingerprint AS text))
+                 LIMIT :most) c) AS total,
+       (SELECT count(*)
+          FROM (SELECT 1
+                  FROM selected_tasks(:user_id, CAST(:changeable AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
+                              CAST(:of_source AS text), CAST(:made_from AS timestamptz), CAST(:made_until AS timestamptz),
+                              CAST(:titled AS text), CAST(:of_dag AS uuid), CAST(:ended_from AS timestamptz),
+                              CAST(:ended_until AS timestamptz), CAST(:of_creator AS text), CAST(:of_error AS text),
+                              CAST(:of_lock AS text), CAST(:cost_from AS numeric), CAST(:cost_until AS numeric),
+                              CAST(:attempts_from AS int), CAST(:of_wait AS text),
+                              CAST(:of_fingerprint AS text)) c
+                 WHERE (NOT CAST(:only_open AS boolean) OR c.finished_at IS NULL)
+                   AND (CAST(:priority AS smallint) IS NULL OR c.priority <> CAST(:priority AS smallint))
+                 LIMIT :most) c) AS applies;
+
 -- name: sample_selected_tasks (not prepared)
 SELECT c.id
   FROM selected_tasks(:user_id, CAST(:states AS text[]), CAST(:of_type AS text), CAST(:of_tag AS text), CAST(:of_project AS text),
