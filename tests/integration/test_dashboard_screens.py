@@ -1,6 +1,7 @@
 """Every other screen of the dashboard: its answer, its acts as forms, and who may see it."""
 
 import re
+from datetime import timedelta
 from urllib.parse import quote
 
 from overnight_server.control.keys import issue
@@ -102,7 +103,27 @@ def test_work_is_paused_and_resumed(browser: Browser) -> None:
 
 
 def test_the_forecast_is_a_page(browser: Browser) -> None:
+    first = browser.open("/queue/forecast").text
+
+    assert "The forecast is being computed." in first
     assert "tasks in the forecast" in browser.open("/queue/forecast").text
+    part = browser.http.get("/parts", params={"for": "forecast:"}).text
+    assert "tasks in the forecast" in part
+    assert "data-every" not in part
+
+
+def test_an_old_forecast_is_shown_until_a_newer_one_is_made(browser: Browser, night: Night) -> None:
+    browser.open("/queue/forecast")
+    young = browser.open("/queue/forecast")
+    night.deployment.move_clock(timedelta(minutes=3))
+
+    old = browser.open("/queue/forecast")
+    new = browser.open("/queue/forecast")
+
+    assert "data-every" not in young.source
+    assert "data-every" in old.source
+    assert "tasks in the forecast" in old.text
+    assert "data-every" not in new.source
 
 
 def test_money_is_allowed_and_the_task_goes_on(browser: Browser, night: Night) -> None:
@@ -169,7 +190,9 @@ def test_workers_are_drained_and_everything_is_paused(browser: Browser, night: N
 
 
 def test_fairness_and_audit_are_for_admins(browser: Browser) -> None:
+    assert "The report is being computed." in browser.open("/fairness").text
     assert "Ada" in browser.open("/fairness").text
+    assert "Ada" in browser.http.get("/parts", params={"for": "fairness:24"}).text
     assert "task.cancelled" in browser.open("/audit?user=Ada&act=task").text
     assert "There is no user nobody" in browser.open("/audit?user=nobody").text
 
@@ -331,4 +354,5 @@ def test_the_home_page_tells_the_night(browser: Browser, night: Night) -> None:
     assert "The night before" in browser.open(before).text
     browser.open("/nights/2031-01-01", status=404)
     browser.open("/nights/yesterday", status=404)
+    assert "is being computed, and appears here" in browser.open("/evening").text
     assert "should be done by" in browser.open("/evening").text

@@ -10,7 +10,12 @@ from starlette.routing import Route
 from overnight_server.api.http import problems
 from overnight_server.api.http.compression import CompressResponses
 from overnight_server.api.http.dependencies import Dependencies, TokenVerifier
-from overnight_server.api.http.expensive_calls import MAX_RUNNING, TIMEOUTS, ExpensiveCalls
+from overnight_server.api.http.expensive_calls import (
+    MAX_RUNNING,
+    MAX_RUNNING_LATER,
+    TIMEOUTS,
+    ExpensiveCalls,
+)
 from overnight_server.api.http.middleware import AddSecurityHeaders, ReplaceNulInPath
 from overnight_server.api.http.openapi import ERROR_RESPONSES, DescribedApi
 from overnight_server.api.http.rate_limit import RateLimiter
@@ -54,7 +59,7 @@ from overnight_server.api.routes import (
 )
 from overnight_server.artifact_store.store import open_store
 from overnight_server.dashboard import routes as dashboard
-from overnight_server.dashboard.recent_values import RecentValues
+from overnight_server.dashboard.last_results import LastResults
 from overnight_server.dashboard.sign_in import AttemptLimit
 from overnight_server.event_log.feed import Feed
 from overnight_server.forecast.simulation_process import SimulationProcess
@@ -114,14 +119,16 @@ def create_app(settings: Settings) -> FastAPI:
             settings.redis_key_prefix,
             per_user=settings.max_streams_per_user,
         ),
-        # One connection is enough for the few admins.
-        admin_db=_database(settings, ADMIN, 1, waker),
+        # One connection is enough for the few admins, besides the one that a report is read with.
+        admin_db=_database(settings, ADMIN, 2, waker),
         gate_db=gate_db,
         agent_long_poll=AgentLongPoll(db, per_user=settings.max_streams_per_user),
         claim_limiter=CapacityLimiter(settings.database_pool_size),
         known_types=KnownTypes(gate_db, settings.worker_liveness),
         request_memory=RequestMemory(settings.request_memory_mb * MEGABYTE),
-        expensive=ExpensiveCalls(_database(settings, APP, MAX_RUNNING, waker, TIMEOUTS)),
+        expensive=ExpensiveCalls(
+            _database(settings, APP, MAX_RUNNING + MAX_RUNNING_LATER, waker, TIMEOUTS)
+        ),
         simulation_process=SimulationProcess(),
         artifact_store=open_store(settings.artifact_store),
         token_verifier=_token_verifier(settings),
@@ -139,7 +146,7 @@ def create_app(settings: Settings) -> FastAPI:
     api.router.routes.append(Route("/api/v1/{path:path}", UnknownPath()))
     api.router.routes.extend(dashboard.routes())
     api.state.sign_in_limit = AttemptLimit()
-    api.state.recent_values = RecentValues()
+    api.state.last_results = LastResults()
     problems.install(api)
     # Building the schema takes half a second, so this is done before the first request.
     api.openapi()

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from sqlalchemy.exc import DataError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
+from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,6 +27,7 @@ from overnight_server.control.keys import Caller
 from overnight_server.control.sessions import find_session, sign
 from overnight_server.dashboard import cookies
 from overnight_server.dashboard.headers import PAGE_HEADERS
+from overnight_server.dashboard.last_results import make_results
 from overnight_server.dashboard.render import render
 from overnight_server.dashboard.screen import PageRoute
 from overnight_server.dashboard.visit import THEMES, Visit
@@ -90,6 +92,8 @@ async def _serve(request: Request, route: PageRoute, places: PlacesOf) -> Respon
             raise Forbidden("of this form's session; load the page again")
     work = partial(route.function, visit, **request.path_params)
     response = await _call(visit, route, work, is_expensive=cost.is_expensive)
+    if visit.wanted:
+        response.background = BackgroundTask(make_results, visit.last_results, deps, visit.wanted)
     if visitor.new_cookie is not None:
         cookies.set_session_cookie(request, response, visitor.new_cookie)
     return response

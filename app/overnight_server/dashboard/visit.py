@@ -1,7 +1,8 @@
 """One request of a signed-in user, as the function of a screen gets it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import cached_property
 from typing import TypeVar
 
@@ -16,8 +17,8 @@ from overnight_server.dashboard.clocks import Clock, ClockMode, find_zone
 from overnight_server.dashboard.cookies import Toast
 from overnight_server.dashboard.form_tokens import is_valid_token, make_token
 from overnight_server.dashboard.headers import PAGE_HEADERS
+from overnight_server.dashboard.last_results import LastResult, LastResults, WantedResult
 from overnight_server.dashboard.navigation import PLACES, Place, marks_of
-from overnight_server.dashboard.recent_values import RecentValues
 from overnight_server.dashboard.render import render
 from overnight_server.domain.ids import UserId
 from overnight_server.explain.audience import Audience
@@ -39,7 +40,8 @@ PARTS_PATH, PAGE_HEADER = "/parts", "x-page"
 class Visit:
     """A request, its user, and the connections that act for that user.
 
-    `form` has the fields of an act; `places` are those that this user may see.
+    `form` has the fields of an act; `places` are those that this user may see; `wanted` is what is
+    made after the response.
     """
 
     request: Request
@@ -49,6 +51,7 @@ class Visit:
     session_id: object | None
     places: frozenset[str] = frozenset()
     form: Mapping[str, list[str]] = field(default_factory=dict)
+    wanted: list[WantedResult] = field(default_factory=list)
 
     @property
     def db(self) -> Db:
@@ -109,10 +112,33 @@ class Visit:
         zone = self.frame.zone or (chosen_zone if find_zone(chosen_zone) else "UTC")
         return Clock(self.frame.now, zone, mode)
 
-    def recent(self, name: str, make: Callable[[], T], seconds: float) -> T:
-        """Return a value of this user that may be some seconds old; it is made if there is none."""
-        values: RecentValues = self.request.app.state.recent_values
-        return values.get((name, self.user_id), make, seconds)
+    @property
+    def last_results(self) -> LastResults:
+        """The last results of this process, of all users."""
+        results: LastResults = self.request.app.state.last_results
+        return results
+
+    def last(self, name: str, make: Callable[[], T], fresh: timedelta) -> LastResult[T] | None:
+        """Return the last result under a name, if one is kept.
+
+        One that is older than `fresh` is made anew after the response, as is one that is missing.
+        """
+        key = name, self.user_id
+        found: LastResult[T] | None = self.last_results.of(key)
+        is_fresh = found is not None and timedelta() <= self.clock.now - found.made_at < fresh
+        if not is_fresh:
+            self.wanted.append(WantedResult(key, lambda: LastResult(make(), self.clock.now)))
+        if found is None:
+            return None
+        return replace(found, is_coming=not is_fresh or self.last_results.is_being_made(key))
+
+    def last_or_made(self, name: str, make: Callable[[], T], fresh: timedelta) -> LastResult[T]:
+        """Return the last result under a name; the first is made within the request."""
+        key = name, self.user_id
+        if self.last_results.of(key) is None:
+            self.last_results.keep(key, LastResult(make(), self.clock.now))
+        found = self.last(name, make, fresh)
+        return found or LastResult(make(), self.clock.now)
 
     @property
     def theme(self) -> str:

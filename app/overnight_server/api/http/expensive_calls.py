@@ -1,4 +1,8 @@
-"""The calls of expensive routes: one at a time, with connections to Postgres of their own."""
+"""The calls of expensive routes: one at a time, with connections to Postgres of their own.
+
+What is computed after a response has a thread and a connection besides, so that no request waits
+for it.
+"""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -13,6 +17,8 @@ from overnight_server.store.db import Db, Timeouts
 #: How many calls run at once. Their thread reads from Postgres and waits for the process that
 #: simulates, which computes one simulation at a time.
 MAX_RUNNING: Final = 1
+#: How many of the calls that follow a response run at once.
+MAX_RUNNING_LATER: Final = 1
 #: How many calls may wait or run, in all and for one caller.
 MAX_CALLS: Final = 40
 MAX_CALLS_PER_CALLER: Final = 4
@@ -30,11 +36,16 @@ class ExpensiveCalls:
     def __init__(self, db: Db) -> None:
         self.db = db
         self._limiter = CapacityLimiter(MAX_RUNNING)
+        self._limiter_later = CapacityLimiter(MAX_RUNNING_LATER)
         self._calls: Counter[str] = Counter()
 
     async def call(self, work: Callable[[], T]) -> T:
         """Call `work` in a thread as soon as one is free, and return its result."""
         return await to_thread.run_sync(work, limiter=self._limiter)
+
+    async def call_later(self, work: Callable[[], T]) -> T:
+        """Call `work` after a response was sent: in a thread for which no request waits."""
+        return await to_thread.run_sync(work, limiter=self._limiter_later)
 
     @contextmanager
     def place(self, caller: str) -> Iterator[None]:

@@ -1,5 +1,6 @@
 """The home page knows what time it is: the evening before, the night itself, the morning after."""
 
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -10,13 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import RedirectResponse, Response
 
 from overnight.models.nights import NightReport, UserNight
-from overnight.models.tasks import TaskResponse
-from overnight_server.dashboard.last_forecasts import (
-    LAST,
-    LastForecast,
-    make_forecast,
-    refresh_after,
-)
+from overnight.models.tasks import Forecast, TaskResponse
+from overnight_server.dashboard.forecasts import last_forecast
+from overnight_server.dashboard.last_results import LastResult
 from overnight_server.dashboard.life_lines import meter
 from overnight_server.dashboard.night_chart import draw_night, slot_names, worked_share
 from overnight_server.dashboard.screen import Screen
@@ -32,6 +29,8 @@ from overnight_server.insight.tasks import get_tasks
 screen = Screen("morning")
 #: From so long before the window opens on, the page is about the night to come.
 EVENING = timedelta(hours=6)
+#: Who asks for a forecast gets a new one, unless the last one is as young as this.
+FORECAST_NOW = timedelta(seconds=10)
 #: So many of the next tasks are shown while the night is open, behind those that run.
 MOST_COMING, MOST_RUNNING = 5, 50
 #: The tabs of the list of tasks whose tasks have ended.
@@ -57,10 +56,8 @@ def show_home(visit: Visit) -> Response:
     report = _read(visit, None)
     if face_of(report, visit) is not Face.EVENING:
         return _page(visit, report, None)
-    view = evening_view(visit, report, LAST.of(visit.user_id))
-    response = visit.page("evening.html", title="Evening", place="morning", **view)
-    response.background = refresh_after(visit)
-    return response
+    view = evening_view(visit, report, last_forecast(visit))
+    return visit.page("evening.html", title="Evening", place="morning", **view)
 
 
 @screen.page("/nights/{day}", is_expensive=True)
@@ -75,15 +72,15 @@ def show_night(visit: Visit, day: str) -> Response:
 
 @screen.page("/evening", is_expensive=True)
 def show_evening(visit: Visit) -> Response:
-    """Show what is queued for the night, with a forecast that is made now."""
-    view = evening_view(visit, _read(visit, None), make_forecast(visit, visit.db))
+    """Show what is queued for the night, with the last forecast; a new one follows."""
+    view = evening_view(visit, _read(visit, None), last_forecast(visit, FORECAST_NOW))
     return visit.page("evening.html", title="Evening", place="morning", **view)
 
 
 @screen.part("evening", is_expensive=True)
 def show_evening_part(visit: Visit, _key: str) -> Markup:
     """Return all of the page before a night, with the last forecast."""
-    view = evening_view(visit, _read(visit, None), LAST.of(visit.user_id))
+    view = evening_view(visit, _read(visit, None), last_forecast(visit))
     return visit.fragment("parts/evening.html", **view)
 
 
@@ -97,10 +94,12 @@ def show_part(visit: Visit, key: str) -> Markup | None:
     return visit.fragment("parts/night.html", **night_view(visit, _read(visit, day), day))
 
 
-def evening_view(visit: Visit, report: NightReport, last: LastForecast | None) -> dict[str, Any]:
+def evening_view(
+    visit: Visit, report: NightReport, last: LastResult[Sequence[Forecast]] | None
+) -> dict[str, Any]:
     """Return what the page before a night shows: what will be done by its end, and what not."""
     end = _next_end(visit, report)
-    forecasts = () if last is None else last.forecasts
+    forecasts = () if last is None else last.value
     status = queue_status(visit.db, visit.user_id, visit.claim_settings, visit.audience)
     return {
         "last": last,

@@ -20,8 +20,9 @@ from overnight_server.outcome.artifacts import ArtifactCaps
 
 screen = Screen("limits")
 LINES, PAGE = 8, 50
-#: How long the hours by day and by type are shown before every entry of the month is read again.
-RECENT_SECONDS = 60
+MOST_TYPES = 10
+#: Hours by day and by type that are older are made anew: every entry of the month is read.
+FRESH = timedelta(minutes=1)
 HEIGHT, BASE = 150, 128
 MAX_DIGITS = 19
 HOURS_OF_A_DAY = 24
@@ -31,21 +32,15 @@ HOURS_OF_A_DAY = 24
 def show_limits(visit: Visit) -> Response:
     """Show the limits of the plan, how much of each is used, and the hours of the month."""
     db, user_id = visit.db, visit.user_id
-    used = usage(db, user_id)
-    breakdown = visit.recent("usage", lambda: usage_breakdown(db, user_id), RECENT_SECONDS)
     ledger = list_ledger(db, user_id, limit=LINES)
     return visit.page(
         "limits.html",
         title="Limits and usage",
         place="limits",
-        used=used,
-        breakdown=breakdown,
         ledger=ledger,
         titles=titles_of(db, user_id, {line.task_id for line in ledger if line.task_id}),
-        chart=hours_chart(
-            breakdown.days, used.period_started_at, used.resets_at, used.hours_limit, visit.clock
-        ),
         **read_cards(visit),
+        **read_hours(visit),
     )
 
 
@@ -75,6 +70,23 @@ def show_ledger(visit: Visit) -> Response:
 def show_cards(visit: Visit, _key: str) -> Markup:
     """Return the headline and the cards."""
     return visit.fragment("parts/limits.html", **read_cards(visit))
+
+
+@screen.part("hours", is_expensive=True)
+def show_hours(visit: Visit, _key: str) -> Markup:
+    """Return the hours of the month by day and by type; newer ones may have been made."""
+    return visit.fragment("parts/hours.html", **read_hours(visit))
+
+
+def read_hours(visit: Visit) -> dict[str, Any]:
+    """Return the hours of the month by day and by type, as they were made last."""
+    used = usage(visit.db, visit.user_id)
+    # The first time they are made within the request, because most users have few entries.
+    last = visit.last_or_made("hours", lambda: usage_breakdown(visit.db, visit.user_id), FRESH)
+    chart = hours_chart(
+        last.value.days, used.period_started_at, used.resets_at, used.hours_limit, visit.clock
+    )
+    return {"used": used, "last": last, "types": last.value.types[:MOST_TYPES], "chart": chart}
 
 
 def read_cards(visit: Visit) -> dict[str, Any]:

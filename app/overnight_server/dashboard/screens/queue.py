@@ -5,7 +5,7 @@ from typing import Any
 from markupsafe import Markup
 from starlette.responses import Response
 
-from overnight.models.tasks import Forecast
+from overnight_server.dashboard.forecasts import last_forecast
 from overnight_server.dashboard.row_sentences import row_sentences
 from overnight_server.dashboard.screen import Screen
 from overnight_server.dashboard.screens.tasks import blocks
@@ -13,15 +13,12 @@ from overnight_server.dashboard.sentences import shown_state
 from overnight_server.dashboard.visit import Visit
 from overnight_server.domain.ids import parse_task
 from overnight_server.domain.lifecycle import ACTIVE, State
-from overnight_server.forecast.forecast import forecast_next
 from overnight_server.insight.pauses import list_own_pauses
 from overnight_server.insight.single_queue import list_entries
 from overnight_server.insight.tasks import get_tasks
 
 screen = Screen("queue")
 MOST = 50
-#: How long a forecast is shown, with the time at which it was made, before it is made anew.
-RECENT_SECONDS = 30
 
 
 @screen.page("/queue")
@@ -36,21 +33,16 @@ def show_queue_part(visit: Visit, _key: str) -> Markup:
     return visit.fragment("parts/queue.html", **read_view(visit))
 
 
-@screen.page("/queue/forecast", is_expensive=True)
+@screen.page("/queue/forecast")
 def show_forecast(visit: Visit) -> Response:
-    """Show when running and next tasks are expected to start and to end."""
+    """Show when running and next tasks are expected to start and to end: the last forecast."""
+    return visit.page("forecast.html", title="Forecast", place="queue", last=last_forecast(visit))
 
-    def make() -> list[Forecast]:
-        return forecast_next(
-            visit.db,
-            visit.user_id,
-            visit.claim_settings,
-            limit=MOST,
-            simulate=visit.deps.simulation_process.simulate,
-        )
 
-    forecasts = visit.recent("forecast", make, RECENT_SECONDS)
-    return visit.page("forecast.html", title="Forecast", place="queue", forecasts=forecasts)
+@screen.part("forecast", tokens=5)
+def show_forecast_part(visit: Visit, _key: str) -> Markup:
+    """Return the last forecast; a newer one may have been made."""
+    return visit.fragment("parts/forecast.html", last=last_forecast(visit))
 
 
 def read_view(visit: Visit) -> dict[str, Any]:
