@@ -6,7 +6,6 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import pytest
-from cronsim import CronSim
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from overnight_server.domain.schedules import (
     plan_fires,
     template_values,
 )
+from tests.support.fire_times import cron_times
 from tests.support.profiles import examples
 
 ID = UUID(int=7)
@@ -101,36 +101,8 @@ def test_fire_times_are_those_of_every_minute_tried(
 
     found = list(cron(expression, zone).between(start, end))
 
-    assert found == _tried(expression, ZoneInfo(zone), start, end)
+    assert found == cron_times(expression, ZoneInfo(zone), start, end)
     assert all(earlier < later for earlier, later in pairwise(found))
-
-
-def _tried(expression: str, zone: ZoneInfo, start: datetime, end: datetime) -> list[datetime]:
-    sim = CronSim(expression, datetime(2000, 1, 1))  # noqa: DTZ001 - a wall-clock time
-    counts_elapsed = sim.hours == set(range(24))
-
-    def matches(wall: datetime) -> bool:
-        return (
-            wall.minute in sim.minutes
-            and wall.hour in sim.hours
-            and (wall.month in sim.months and sim.match_day(wall.date()))
-        )
-
-    fires = []
-    # The hours before are looked at too, because a skipped time fires after the change.
-    last_wall = (start - 26 * HOUR).astimezone(zone).replace(tzinfo=None)
-    instant = start - 26 * HOUR + MINUTE
-    while instant < end:
-        wall = instant.astimezone(zone).replace(tzinfo=None)
-        if counts_elapsed:
-            fires += [instant] if matches(wall) else []
-        elif wall > last_wall:
-            # All local times that the clock passed for the first time since the minute before.
-            passed = (last_wall + n * MINUTE for n in range(1, (wall - last_wall) // MINUTE + 1))
-            fires += [instant] if any(map(matches, passed)) else []
-            last_wall = wall
-        instant += MINUTE
-    return [fire for fire in fires if fire >= start]
 
 
 @settings(max_examples=examples(100), deadline=None)
