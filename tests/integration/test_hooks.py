@@ -19,7 +19,7 @@ from overnight.models.hooks import HookCreate, HookCreated
 from overnight_server.api.http.request_body import SMALL
 from overnight_server.control.hooks import MAX_SOURCES, add_hook
 from overnight_server.domain.hook_signatures import HookScheme
-from overnight_server.domain.ids import new_hook_id, parse_hook, show_hook
+from overnight_server.domain.ids import new_hook_id, parse_hook, parse_task, show_hook
 from overnight_server.intake.hooks import Challenge, HookRequest, ReceivedEvent, receive
 from overnight_server.settings import load
 from overnight_server.store.db import APP, ActingUser, Db
@@ -110,6 +110,22 @@ def test_an_event_of_the_sender_becomes_a_task(api_user: ApiUser, scheme: HookSc
     assert task["payload"] == {"action": "opened"}
     assert (task["source"], task["created_by"]) == ("webhook", f"hook:from-{scheme}")
     assert deliveries(api_user) == [("accepted", None)]
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [(f"00-{'a' * 32}-{'b' * 16}-01", f"00-{'a' * 32}-{'b' * 16}-01"), ("nonsense", None)],
+)
+def test_the_tasks_of_an_event_belong_to_the_trace_of_its_request(
+    api_user: ApiUser, given: str, stored: str | None
+) -> None:
+    source = add(api_user, HookScheme.GITHUB)
+    body = json.dumps(EVENT).encode()
+
+    answer = source.post(body, source.headers(body) | {"traceparent": given})
+
+    [task_id] = answer.json()["task_ids"]
+    assert api_user.deployment.row(parse_task(task_id))["traceparent"] == stored
 
 
 SLACK_EVENT = {"type": "event_callback", "event_id": "Ev1", **EVENT}

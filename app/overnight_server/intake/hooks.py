@@ -29,6 +29,7 @@ from overnight.errors import (
     TooManyPending,
     TooManyRequests,
 )
+from overnight.trace_context import valid_traceparent
 from overnight_server.domain.event_templates import COMPARISONS, EventCondition, Unfit
 from overnight_server.domain.hook_signatures import (
     HookScheme,
@@ -125,7 +126,13 @@ def receive(
     Overloaded while the user's limits leave no room, and EventUnfit if no task can be made of it.
     """
     sender = _verified_sender(db, hook_id, request)
-    acting = db.acting_for(ActingUser(sender.user_id, f"hook:{sender.name}"))
+    acting = db.acting_for(
+        ActingUser(
+            sender.user_id,
+            f"hook:{sender.name}",
+            traceparent=valid_traceparent(request.headers.get("traceparent")) or "",
+        )
+    )
     body, text = _parse_body(request)
     if sender.scheme is HookScheme.SLACK and (challenge := _challenge(body)):
         return challenge
