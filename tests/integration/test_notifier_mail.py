@@ -1,12 +1,17 @@
 """Mail and services: real receivers on this machine that accept, refuse and hang."""
 
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from email import message_from_bytes
 from email.message import Message as Mail
 from email.policy import default
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -41,13 +46,16 @@ class Mailbox:
     def __init__(self) -> None:
         self.mails: list[Mail] = []
         self.recipients: list[str] = []
+        # Whether each recipient came over TLS.
+        self.encrypted: list[bool] = []
         self.refuses_recipient = ""
         self.answers: list[str] = []
 
     async def handle_RCPT(  # noqa: N802 - the name that aiosmtpd calls
-        self, _server: Any, _session: Session, envelope: Envelope, address: str, _options: Any
+        self, server: Any, _session: Session, envelope: Envelope, address: str, _options: Any
     ) -> str:
         """Accept or refuse a recipient."""
+        self.encrypted.append(server.transport.get_extra_info("sslcontext") is not None)
         if self.refuses_recipient:
             return self.refuses_recipient
         envelope.rcpt_tos.append(address)
@@ -69,26 +77,92 @@ def mailbox() -> Mailbox:
     return Mailbox()
 
 
-@pytest.fixture
-def server(mailbox: Mailbox) -> Iterator[Settings]:
-    def check(
-        _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any
-    ) -> AuthResult:
-        assert isinstance(data, LoginPassword)
-        is_right = (data.login, data.password) == (b"overnight", b"mail-password")
-        return AuthResult(success=is_right, handled=False)
+def check_password(
+    _server: Any, _session: Any, _envelope: Any, _mechanism: str, data: Any
+) -> AuthResult:
+    """Accept the password of the settings of these tests."""
+    assert isinstance(data, LoginPassword)
+    is_right = (data.login, data.password) == (b"overnight", b"mail-password")
+    return AuthResult(success=is_right, handled=False)
 
+
+@contextmanager
+def mail_server(mailbox: Mailbox, **options: Any) -> Iterator[int]:
+    """Serve a mailbox until the end of the block, and return the port."""
     controller = Controller(
         mailbox,
         hostname="127.0.0.1",
         port=free_port(),
-        authenticator=check,
-        auth_require_tls=False,
+        authenticator=check_password,
         auth_required=True,
+        **options,
     )
     controller.start()
-    yield mail_settings(controller.port)
-    controller.stop()
+    try:
+        yield controller.port
+    finally:
+        controller.stop()
+
+
+@pytest.fixture
+def server(mailbox: Mailbox) -> Iterator[Settings]:
+    with mail_server(mailbox, auth_require_tls=False) as port:
+        yield mail_settings(port)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """A certificate of its own authority for 127.0.0.1, and the key."""
+
+    path: Path
+    key: Path
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        """What a server needs to show it."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(self.path, self.key)
+        return context
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Certificate:
+    made = Certificate(tmp_path / "mail.pem", tmp_path / "mail.key")
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
+            *(
+                "-nodes",
+                "-days",
+                "2",
+                "-subj",
+                "/CN=mail",
+                "-addext",
+                "subjectAltName=IP:127.0.0.1",
+            ),
+            *("-keyout", str(made.key), "-out", str(made.path)),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return made
+
+
+@pytest.fixture
+def trusted(certificate: Certificate, monkeypatch: pytest.MonkeyPatch) -> Certificate:
+    """Return a certificate that the notifier's machine trusts."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate.path))
+    return certificate
+
+
+def encrypted_server(
+    mailbox: Mailbox, security: str, certificate: Certificate
+) -> AbstractContextManager[int]:
+    """Serve a mailbox that takes passwords and mail over TLS only."""
+    if security == "tls":
+        # aiosmtpd knows nothing of the encryption below it.
+        return mail_server(mailbox, ssl_context=certificate.context, auth_require_tls=False)
+    return mail_server(mailbox, tls_context=certificate.context, require_starttls=True)
 
 
 def mail_settings(port: int, **changes: object) -> Settings:
@@ -187,6 +261,57 @@ def test_a_wrong_password_is_tried_again_and_said(
     assert row["state"] == "pending"
     assert "answered 535" in row["error"]
     assert "wrong" not in row["error"]
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_mail_goes_over_an_encrypted_connection(
+    deployment: Deployment, mailbox: Mailbox, trusted: Certificate, security: str
+) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+
+    with encrypted_server(mailbox, security, trusted) as port:
+        settings = mail_settings(port, smtp_security=security)
+        with notifying(deployment.dispatcher, settings):
+            wait_for(deployment, "delivered")
+
+    assert [mail["Subject"] for mail in mailbox.mails] == ["Task failed: render"]
+    assert mailbox.encrypted == [True]
+
+
+@pytest.mark.parametrize("security", ["starttls", "tls"])
+def test_a_mail_server_with_an_unknown_certificate_gets_no_password(
+    deployment: Deployment, mailbox: Mailbox, certificate: Certificate, security: str
+) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+
+    with encrypted_server(mailbox, security, certificate) as port:
+        settings = mail_settings(port, smtp_security=security)
+        with notifying(deployment.dispatcher, settings):
+            row = wait_for_try(deployment)
+
+    assert row["state"] == "pending"
+    assert "certificate verify failed" in row["error"]
+    assert mailbox.encrypted == []
+
+
+def test_a_mail_server_without_starttls_gets_no_password(
+    deployment: Deployment, mailbox: Mailbox, server: Settings
+) -> None:
+    user = deployment.user()
+    add_mail(deployment, user)
+    tell(deployment, user, "render")
+
+    settings = mail_settings(server.smtp_port, smtp_security="starttls")
+    with notifying(deployment.dispatcher, settings):
+        row = wait_for_try(deployment)
+
+    assert row["state"] == "pending"
+    assert "STARTTLS" in row["error"]
+    assert mailbox.encrypted == []
 
 
 @pytest.mark.parametrize(
