@@ -24,6 +24,7 @@ from overnight_server.domain.delivery_outcomes import (
     SendInterrupted,
 )
 from overnight_server.domain.notifications import NotificationKind
+from overnight_server.fault_points import fault
 from overnight_server.mask import mask_value
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -154,7 +155,10 @@ def claim_messages(
         row = tx.execute(statement("lock_channel_to_send"), {"channel": channel_id}).one_or_none()
         return [] if row is None else _claim(tx, row, limit, per_channel, lease)
 
-    return db.atomically(work)
+    messages = db.atomically(work)
+    if messages:
+        fault("notify.after_claim")
+    return messages
 
 
 def _claim(
@@ -277,7 +281,10 @@ def record_results(db: Db, results: Sequence[Result], policy: DeliveryRetries) -
             tx.execute(statement("next_of_threads"), {"ids": over})
         return [_record_channel(tx, result, states) for result in results]
 
-    return db.atomically(work) if results else []
+    if not results:
+        return []
+    fault("notify.before_record")
+    return db.atomically(work)
 
 
 def _row(delivery: DueDelivery, result: Result, policy: DeliveryRetries) -> dict[str, Any]:
