@@ -28,7 +28,7 @@ GOALS: Sequence[Goal] = (
     Goal(
         "drain, one message per task, against Celery",
         "drain-single",
-        "overnight, one message per task / celery",
+        "overnight, a message each / celery",
         0.7,
         1,
     ),
