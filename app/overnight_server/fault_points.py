@@ -66,8 +66,6 @@ POINTS: Final[Mapping[str, str]] = {
     "schedules.after_search": "due schedules are found and none has fired",
     "schedules.before_commit": "a fire time is submitted and not committed",
     "schedules.after_commit": "a fire time is committed and the next schedule not looked at",
-    "notify.after_claim": "messages are claimed and not yet sent",
-    "notify.before_record": "receivers have answered and nothing is recorded",
     "reset.before_commit": "new billing cycles are written",
     "reset.after_commit": "new billing cycles are committed",
     "audit.after_search": "the audit has found a difference and repaired nothing",

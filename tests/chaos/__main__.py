@@ -19,15 +19,12 @@ from overnight_server import telemetry
 from overnight_server.domain.lifecycle import State
 from tests.chaos.driver import Options, rate_for, run
 from tests.chaos.faults import FAULTS
-from tests.chaos.outbox import DELIVERED, REFUSED
-from tests.chaos.schedules import FIRES
 from tests.chaos.stack import SERVICES, command_of
 
 # The counts of the report besides its faults. --at-least cannot name a count with a comma.
 COUNTED: Final = (
     "submissions acknowledged",
     *(f"tasks {state}" for state in State),
-    *(FIRES, DELIVERED, REFUSED),
     *("graphs", "runs started", "runs finished", "open when the faults stopped"),
     *("messages delivered twice", "children left by a killed main process"),
     *(f"restarts of {command}" for command in {command_of(name): None for name in SERVICES}),

@@ -21,7 +21,7 @@ UNACKED: Final = f"{PREFIX}unacked"
 # Tables that only grow.
 GROWING: Final = (
     *("tasks", "attempts", "events", "dag_events", "usage_ledger", "spending"),
-    *("artifacts", "notices", "dead_letters", "stale_results", "notification_deliveries"),
+    *("artifacts", "notices", "dead_letters", "stale_results"),
 )
 # Runs that their task repeats from its start.
 BROKEN_OFF: Final = ("bundle_crash", "busy", "crash", "interrupted", "released", "worker_lost")

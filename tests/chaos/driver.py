@@ -9,26 +9,18 @@ from pathlib import Path
 from random import Random
 
 from overnight_worker.sandbox import probe_all_kinds
-from tests.chaos import checks, leaks, logs, outbox
+from tests.chaos import checks, leaks, logs
 from tests.chaos.faults import BURST, FAULTS
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.http_agents import add_agents
 from tests.chaos.injector import FaultInjector
 from tests.chaos.load import ACKNOWLEDGED, GRAPHS_SHARE, Load, users
-from tests.chaos.outbox import FailingReceiver
 from tests.chaos.plan import PERIODS, plan
 from tests.chaos.report import Report
-from tests.chaos.schedules import (
-    FIRES,
-    add_active_schedules,
-    check_fires,
-    fires_submitted,
-    schedule_past_times,
-)
+from tests.chaos.schedules import schedule_past_times
 from tests.chaos.stack import ChaosStack, chaos_stack, command_of
 from tests.chaos.tasks import COMMAND, GRAPH_SIZE, KINDS, POISON, REMOTE
 from tests.support.invariants import record_plan_history
-from tests.support.receivers import http_receiver
 
 # Minimum counts that the producers reach by going on after the last fault; and for how long they
 # may go on, as a multiple of the time with faults.
@@ -62,33 +54,27 @@ def run(options: Options, log_directory: Path) -> Report:
     if not any(probe.usable for probe in probe_all_kinds()):
         KINDS.pop(COMMAND, None)
         report.notes.append("no commands: this machine can make no sandbox")
-    receiver = FailingReceiver(random=Random(options.seed))
-    with chaos_stack(log_directory) as stack, http_receiver(receiver):
+    with chaos_stack(log_directory) as stack:
         record_plan_history(stack.deployment.owner)
         stack.start()
         stack.ready()
         stack.start_restarter()
-        load, injector = _inject_faults(stack, receiver, options, report)
-        receiver.is_healed = True
+        load, injector = _inject_faults(stack, options, report)
         drained = _recover(stack, load, options, report)
         handler_record = HandlerRecord.read(stack.handler_record)
         _check(stack, load, injector, handler_record, report, drained=drained)
-        _check_told(stack, receiver, report, drained=drained)
         _count(stack, load, injector, handler_record, report)
-        _count_told(stack, receiver, report)
     report.require(options.at_least)
     return report
 
 
 def _inject_faults(
-    stack: ChaosStack, receiver: FailingReceiver, options: Options, report: Report
+    stack: ChaosStack, options: Options, report: Report
 ) -> tuple[Load, FaultInjector]:
     producers = users(stack.deployment, stack.api_url, Random(options.seed), options.seconds)
     add_agents(stack, producers)
-    outbox.subscribe(stack, producers, receiver)
     for producer in producers:
         schedule_past_times(stack, producer.user_id, name="past", count=5)
-    add_active_schedules(stack, [one.user_id for one in producers], options.seconds)
     load = Load(stack, producers, options.seed, options.per_second)
     injector = FaultInjector(stack, load, producers, stack.logs / "faults.log", FAULTS)
     load.start()
@@ -124,20 +110,19 @@ def _recover(stack: ChaosStack, load: Load, options: Options, report: Report) ->
             " WHERE state NOT IN ('completed', 'dead_lettered', 'cancelled') GROUP BY state, type"
         )
         finding = f"no task ended for {options.drain_seconds:g} s, and these are left"
-        messages = f"messages: {stack.open_deliveries()}"
-        report.add({finding: [*(str(row) for row in rows), messages]})
+        report.add({finding: [str(row) for row in rows]})
     return not left
 
 
 def _drain(stack: ChaosStack, idle_seconds: float) -> int:
-    """Wait until nothing is open, or nothing ended for so many seconds; return how much is open.
+    """Wait until no task is open, or none ended for so many seconds; return how many are open.
 
-    How long all tasks and messages take depends on the machine; that they end does not.
+    How long all of them take depends on the machine; that they end does not.
     """
-    fewest, ended_at = stack.open_work(), time.monotonic()
+    fewest, ended_at = stack.open_tasks(), time.monotonic()
     while fewest and time.monotonic() - ended_at < idle_seconds:
         time.sleep(0.2)
-        if (left := stack.open_work()) < fewest:
+        if (left := stack.open_tasks()) < fewest:
             fewest, ended_at = left, time.monotonic()
     return fewest
 
@@ -177,21 +162,6 @@ def _check(
     report.add(findings)
     for text, count in events.most_common(40):
         report.notes.append(f"log: {count} times {text[:140]}")
-
-
-def _check_told(
-    stack: ChaosStack, receiver: FailingReceiver, report: Report, *, drained: bool
-) -> None:
-    """Check that every fire time has an outcome, and that every message has arrived."""
-    if drained:
-        report.add(check_fires(stack))
-        report.add(outbox.check_deliveries(outbox.deliveries(stack), receiver.accepted))
-
-
-def _count_told(stack: ChaosStack, receiver: FailingReceiver, report: Report) -> None:
-    states = Counter(row["state"] for row in outbox.deliveries(stack))
-    report.work |= {FIRES: fires_submitted(stack), outbox.DELIVERED: states["delivered"]}
-    report.consequences[outbox.REFUSED] = receiver.failures.total()
 
 
 def _completed(stack: ChaosStack, kind: str) -> int:

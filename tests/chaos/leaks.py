@@ -44,8 +44,6 @@ LIMITS: Final = {
     "worker": ConnectionLimit(postgres=1, redis=8, postgres_per_child=2, redis_per_child=3),
     # To Postgres one for each thread, to Redis those of wake-ups and of requests to cancel.
     "agent-driver": ConnectionLimit(postgres=4, redis=3),
-    # One for each of its threads that use the database.
-    "notifier": ConnectionLimit(postgres=4, redis=0),
     HTTP_AGENTS: ConnectionLimit(postgres=0, redis=0),
 }
 

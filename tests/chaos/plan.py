@@ -10,8 +10,7 @@ from tests.chaos.stack import HTTP_AGENTS, SERVICES
 
 # How often each fault comes, as the seconds between two of its kind.
 PERIODS: Final = {
-    # In half a minute, every service once.
-    "kill": 2.3,
+    "kill": 2.7,
     "kill main": 25.0,
     "kill child": 15.0,
     "freeze": 30.0,
@@ -43,15 +42,14 @@ LINK_FAULTS: Final = (
 # Seconds between two link faults of the same kind.
 LINK_PERIOD: Final = 30.0
 LINK: Final = "link: "
-# API, dispatchers, maintenance and workers use both servers, beat only Redis, notifiers and the
-# producer of graphs only Postgres. Those of the agent driver are left out: a short run breaks one
-# connection of each process in this list.
+# API, dispatchers, maintenance and workers use both servers, beat only Redis, and the producer of
+# graphs only Postgres. Those of the agent driver are left out: a short run breaks one connection of
+# each process in this list.
 TO_POSTGRES: Final = " to postgres"
 TO_REDIS: Final = " to redis"
 PRODUCER: Final = "producer"
 LINKS: Final = (
-    *(who + TO_POSTGRES for who in ("api", "dispatcher", "maintenance", "worker")),
-    *(who + TO_POSTGRES for who in ("notifier", PRODUCER)),
+    *(who + TO_POSTGRES for who in ("api", "dispatcher", "maintenance", "worker", PRODUCER)),
     *(who + TO_REDIS for who in ("api", "dispatcher", "maintenance", "worker", "beat")),
 )
 WORKERS: Final = tuple(name for name in SERVICES if name.startswith("worker"))
@@ -133,17 +131,10 @@ def _links(random: Random, seconds: float) -> Iterator[Step]:
     """Yield link faults in rounds: each kind once per round, each link at most once per round."""
     columns = [list(_instants(random, seconds, LINK_PERIOD, lasting=True)) for _ in LINK_FAULTS]
     for instants in zip(*columns, strict=True):
-        links = Deck(LINKS, random, _links_of_a_round(random))
+        links = Deck(LINKS, random)
         for fault, at in zip(LINK_FAULTS, instants, strict=True):
             link = links.deal(lambda link, fault=fault: fits(fault, link))  # type: ignore[misc]
             yield Step(at, f"{LINK}{fault}", random.getrandbits(32), link)
-
-
-def _links_of_a_round(random: Random) -> list[str]:
-    """Return the links in random order, one of each process first: some may have no turn."""
-    links = random.sample(LINKS, len(LINKS))
-    of_processes = {link.partition(" to ")[0]: link for link in links}.values()
-    return [*of_processes, *(link for link in links if link not in of_processes)]
 
 
 def fits(fault: str, link: str) -> bool:

@@ -18,16 +18,14 @@ from overnight_server.fault_points import POINTS
 from overnight_server.intake.caps import Caps
 from overnight_server.intake.new_graph import Edge, NewTask
 from overnight_server.intake.submit import submit_graph
-from tests.chaos import checks, leaks, logs, outbox
+from tests.chaos import checks, leaks, logs
 from tests.chaos.handler_record import HandlerRecord
 from tests.chaos.http_agents import add_agents
 from tests.chaos.load import Load, users
-from tests.chaos.outbox import FailingReceiver
 from tests.chaos.report import Report
 from tests.chaos.schedules import schedule_past_times
 from tests.chaos.stack import SERVICES, ChaosStack, chaos_stack
 from tests.support.invariants import record_plan_history
-from tests.support.receivers import http_receiver
 from tests.support.workers import SOURCES
 
 # Two maintenance processes, so that the many fault points of sweeps are triggered in parallel.
@@ -59,36 +57,25 @@ def strike(
     marks = logs / "struck"
     marks.mkdir()
     armed = ",".join(f"{point}={mode}@{marks / point}" for point in points)
-    receiver = FailingReceiver(random=Random(seed))
-    clocks = {"audit_interval": 1, "cycle_check_interval": 1}
-    with (
-        chaos_stack(logs, services=DEPLOYMENT, **clocks) as stack,
-        http_receiver(receiver),
-    ):
+    with chaos_stack(logs, services=DEPLOYMENT, audit_interval=1, cycle_check_interval=1) as stack:
         record_plan_history(stack.deployment.owner)
         stack.faults = dict.fromkeys(stack.services, armed)
         stack.start()
         stack.start_restarter()
-        load = _work(stack, receiver, set(points), marks, seed)
-        receiver.is_healed = True
+        load = _work(stack, set(points), marks, seed)
         report.notes.append(f"triggered {len(list(marks.iterdir()))} of {len(points)} points")
         not_reached = sorted(set(points) - {mark.name for mark in marks.iterdir()})
         if not_reached:
             report.add({"fault points that were never reached": not_reached})
         _drain_and_check(stack, load, mode, report)
-        told = outbox.check_deliveries(outbox.deliveries(stack), receiver.accepted)
-        report.add(told)
     return report
 
 
-def _work(
-    stack: ChaosStack, receiver: FailingReceiver, points: set[str], marks: Path, seed: int
-) -> Load:
+def _work(stack: ChaosStack, points: set[str], marks: Path, seed: int) -> Load:
     """Cause the work that reaches each fault point, until all were triggered."""
     random = Random(seed)
     producers = users(stack.deployment, stack.api_url, random, 20)
     add_agents(stack, producers)
-    outbox.subscribe(stack, producers, receiver)
     load = Load(stack, producers, seed, PER_SECOND)
     load.start()
     deadline = time.monotonic() + STRIKE_SECONDS
@@ -176,9 +163,9 @@ def _drain_and_check(stack: ChaosStack, load: Load, mode: str, report: Report) -
     began = time.monotonic()
     if not load.finish(DRAIN_SECONDS):
         report.add({"producers": ["some submissions got no response"]})
-    while stack.open_work() and time.monotonic() - began < DRAIN_SECONDS:
+    while stack.open_tasks() and time.monotonic() - began < DRAIN_SECONDS:
         time.sleep(0.2)
-    drained = not stack.open_work()
+    drained = not stack.open_tasks()
     report.notes.append(f"drained in {time.monotonic() - began:.1f} s")
     if not drained:
         rows = stack.deployment.rows("SELECT state, count(*) AS n FROM tasks GROUP BY state")

@@ -51,10 +51,6 @@ CLOCKS: Final[dict[str, object]] = {
     "trigger_interval": 0.5,
     "schedule_interval": 0.5,
     "bulk_interval": 0.5,
-    "notifier_poll_interval": 0.5,
-    "delivery_timeout": 1,
-    "delivery_retry_delay": 0.2,
-    "delivery_retry_max_delay": 2,
     "dispatch_tick_interval": 2,
     "cycle_check_interval": 2,
     "audit_interval": 5,
@@ -82,8 +78,6 @@ SERVICES: Final[dict[str, dict[str, object]]] = {
     "worker-2": {},
     "worker-3": {"pool": "night", "concurrency": 2},
     "agent-driver": {"completion_poll_interval": 0.5, "dispatch_timeout": 2},
-    "notifier": {},
-    "notifier-2": {},
     HTTP_AGENTS: {},
 }
 MARK: Final = "CHAOS_RUN"
@@ -235,20 +229,9 @@ class ChaosStack:
         """Count the tasks that have not ended, and the fire times that will become tasks."""
         sql = (
             "SELECT (SELECT coalesce(sum(waiting + active), 0) FROM lanes)"
-            " + (SELECT count(*) FROM schedule_fires WHERE status = 'waiting')"
-            " + (SELECT count(*) FROM schedules WHERE next_due_at <= clock() AND paused_at IS NULL"
-            "       AND deleted_at IS NULL) AS n"
+            " + (SELECT count(*) FROM schedule_fires WHERE status = 'waiting') AS n"
         )
         return int(self.deployment.one(sql)["n"])
-
-    def open_deliveries(self) -> int:
-        """Count the messages of the outbox that are neither delivered nor given up."""
-        sql = "SELECT count(*) AS n FROM notification_deliveries WHERE ended_at IS NULL"
-        return int(self.deployment.one(sql)["n"])
-
-    def open_work(self) -> int:
-        """Count the open tasks and the open messages."""
-        return self.open_tasks() + self.open_deliveries()
 
     def start_restarter(self) -> None:
         """From now on, start services again when they end."""

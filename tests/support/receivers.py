@@ -55,11 +55,11 @@ class HttpReceiver:
         """Return the requests to a path, in order."""
         return [request for request in list(self.requests) if request.path == path]
 
-    def answer(self, request: Received) -> str:
-        """Return what a request is answered with."""
-        if self.next_answers:
-            return self.next_answers.pop(0)
-        return request.path.partition("?")[0].split("/")[1]
+    def answer(self, path: str) -> str:
+        """Return what the next request to a path is answered with."""
+        return (
+            self.next_answers.pop(0) if self.next_answers else path.partition("?")[0].split("/")[1]
+        )
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -75,9 +75,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         headers = {name.lower(): value for name, value in self.headers.items()}
-        request = Received(self.path, headers, body)
-        self.receiver.requests.append(request)
-        answer = self.receiver.answer(request)
+        self.receiver.requests.append(Received(self.path, headers, body))
+        answer = self.receiver.answer(self.path)
         if answer == "hang":
             self.receiver.released.wait(60)
         if not answer.isdigit():
@@ -104,9 +103,9 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def http_receiver(receiver: HttpReceiver | None = None) -> Iterator[HttpReceiver]:
+def http_receiver() -> Iterator[HttpReceiver]:
     """Serve a receiver until the end of the block."""
-    receiver = receiver or HttpReceiver()
+    receiver = HttpReceiver()
     server = _Server(("127.0.0.1", 0), type("Handler", (_Handler,), {"receiver": receiver}))
     receiver.port = server.server_address[1]
     thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)

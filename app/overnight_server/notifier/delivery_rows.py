@@ -24,7 +24,6 @@ from overnight_server.domain.delivery_outcomes import (
     SendInterrupted,
 )
 from overnight_server.domain.notifications import NotificationKind
-from overnight_server.fault_points import fault
 from overnight_server.mask import mask_value
 from overnight_server.store.db import Db
 from overnight_server.store.statements import statement
@@ -155,10 +154,7 @@ def claim_messages(
         row = tx.execute(statement("lock_channel_to_send"), {"channel": channel_id}).one_or_none()
         return [] if row is None else _claim(tx, row, limit, per_channel, lease)
 
-    messages = db.atomically(work)
-    if messages:
-        fault("notify.after_claim")
-    return messages
+    return db.atomically(work)
 
 
 def _claim(
@@ -281,10 +277,7 @@ def record_results(db: Db, results: Sequence[Result], policy: DeliveryRetries) -
             tx.execute(statement("next_of_threads"), {"ids": over})
         return [_record_channel(tx, result, states) for result in results]
 
-    if not results:
-        return []
-    fault("notify.before_record")
-    return db.atomically(work)
+    return db.atomically(work) if results else []
 
 
 def _row(delivery: DueDelivery, result: Result, policy: DeliveryRetries) -> dict[str, Any]:
