@@ -5,7 +5,6 @@ import json
 import os
 import stat
 import tarfile
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -209,7 +208,6 @@ def test_a_restore_that_ends_between_two_moves_leaves_no_empty_home(
     assert "overnight restore FILE --replace" in said
     assert not home.postgres.exists()
 
-    time.sleep(1)  # The directory of former data is named for the second.
     again = run("restore", str(file), "--replace")
 
     assert again.exit_code == 0, again.output

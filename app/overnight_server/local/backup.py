@@ -282,7 +282,7 @@ def _swap(home: Home, place: Path, *, keep: bool) -> Path | None:
 
     A process that is killed meanwhile leaves a file that keeps `up` from starting with a part.
     """
-    former = home.path / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    former = home.path / f"replaced-{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}"
     (place / ARTIFACTS).mkdir(exist_ok=True)
     former.mkdir(mode=0o711)
     home.restoring.write_text(
